@@ -1,0 +1,128 @@
+"""How good a learned prior is: adaptation to fixed unseen tasks, step by step, judged by calibrated predictions."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from metaprior import metrics
+from metaprior.meta import State, task_keys
+from metaprior.predict import Calibration, Predictor, calibrate
+from metaprior.settings import Setup
+from metaprior.types import Data
+
+# Fixed and apart: training draws from the run's seed, validation and test from these. Widths and noise are chosen on the former.
+VALIDATION_SEED, TEST_SEED = 1_000_001, 2_000_003
+NEAR = 0.5  # inputs closer than this to a support point count as near
+
+
+class TaskScores(NamedTuple):
+    """Of one task after each number of steps; averaged over tasks later, so that runs can be compared task by task."""
+
+    mse: Float[Array, "..."]
+    nll: Float[Array, "..."]
+    crps: Float[Array, "..."]
+    coverage90: Float[Array, "..."]
+    coverage90_near: Float[Array, "..."]
+    coverage90_far: Float[Array, "..."]
+    share_near: Float[Array, "..."]
+    rank_correlation: Float[Array, "..."]
+
+
+def adapted_parts(setup: Setup, predictor: Predictor, state: State, key, steps: int):
+    """Adapt to one task and prepare its predictions after each number of steps: (parts stacked over steps, episode)."""
+    episode = setup.tasks.evaluation(key)
+    key_adapt, key_predict = jax.random.split(key)
+    posteriors = setup.learner.adapt(key_adapt, state, episode.support, steps)
+    nothing = Data(episode.support.x[:0], episode.support.y[:0])
+
+    def prepare(q, support):
+        return predictor.prepare(key_predict, state.prior, q, support, episode.query.x)
+
+    # Before the first step nothing has been learned from the support: the prior predictive must not be conditioned on it.
+    first = prepare(jax.tree.map(lambda leaf: leaf[0], posteriors), nothing)
+    rest = jax.vmap(lambda q: prepare(q, episode.support))(jax.tree.map(lambda leaf: leaf[1:], posteriors))
+    return first, rest, episode
+
+
+def calibrate_steps(setup: Setup, state: State, *, steps: int = 10, num_tasks: int = 100) -> Calibration:
+    """Width and noise for the prior predictive and after each number of steps, on validation tasks: arrays [steps + 1]."""
+    predictor = setup.predictor
+
+    def run(state):
+        keys = task_keys(jax.random.key(VALIDATION_SEED), num_tasks)
+        first, rest, episodes = jax.lax.map(
+            lambda key: adapted_parts(setup, predictor, state, key, steps), keys, batch_size=min(num_tasks, 25)
+        )
+        zero = calibrate(predictor, first, episodes.query.y)
+        if steps == 0:
+            return jax.tree.map(lambda leaf: leaf[None], zero)
+        by_step = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 1, 0), rest)
+        later = jax.lax.map(lambda parts: calibrate(predictor, parts, episodes.query.y), by_step)
+        return jax.tree.map(lambda a, b: jnp.concatenate([a[None], b]), zero, later)
+
+    return jax.jit(run)(state)
+
+
+def evaluate(
+    setup: Setup,
+    state: State,
+    calibration: Calibration,
+    *,
+    steps: int = 10,
+    num_tasks: int = 600,
+    seed: int = TEST_SEED,
+) -> dict[str, Any]:
+    """Metrics after 0..steps steps on fixed test tasks, averaged over tasks; the squared error is of the posterior mean."""
+    if calibration.log_noise.shape[0] <= steps:
+        raise ValueError(
+            f"calibrated for {calibration.log_noise.shape[0] - 1} steps, asked for {steps}: calibrate again"
+        )
+    predictor = setup.predictor
+
+    def one_task(key):
+        first, rest, episode = adapted_parts(setup, predictor, state, key, steps)
+        score = lambda parts, c: task_scores(predictor, parts, c, episode)
+        head = score(first, jax.tree.map(lambda leaf: leaf[0], calibration))
+        tail = jax.vmap(score)(rest, jax.tree.map(lambda leaf: leaf[1 : steps + 1], calibration))
+        return jax.tree.map(lambda a, b: jnp.concatenate([a[None], b]), head, tail)
+
+    @jax.jit
+    def run(keys):
+        return jax.lax.map(one_task, keys, batch_size=min(num_tasks, 25))
+
+    return summary(run(task_keys(jax.random.key(seed), num_tasks)), num_tasks)
+
+
+def task_scores(predictor: Predictor, parts, calibration: Calibration, episode) -> TaskScores:
+    """Of one task at one number of steps."""
+    predictive, y = predictor.finish(parts, calibration), episode.query.y
+    mean, std = predictive.moments()
+    low, high = predictive.interval(0.9)
+    inside = ((y >= low) & (y <= high)).astype(y.dtype)
+    near = metrics.near_and_far(episode.query.x, episode.support.x, NEAR)[0].astype(y.dtype)[:, None]
+    near = jnp.broadcast_to(near, y.shape)
+    return TaskScores(
+        mse=jnp.square(mean - y).mean(),
+        nll=-predictive.log_density(y).mean(),
+        crps=metrics.crps(y, predictive.mean, predictive.std),
+        coverage90=inside.mean(),
+        coverage90_near=(inside * near).mean(),  # divided by the share of near points when tasks are pooled
+        coverage90_far=(inside * (1 - near)).mean(),
+        share_near=near.mean(),
+        rank_correlation=metrics.rank_correlation(std, jnp.abs(mean - y)),
+    )
+
+
+def summary(scores: TaskScores, num_tasks: int) -> dict[str, Any]:
+    """Averages over tasks per step, with the half-width of the 95 % interval of the squared error, ready for JSON."""
+    means = jax.tree.map(lambda leaf: leaf.mean(axis=0), scores)
+    near = means.share_near
+    values = means._asdict() | {
+        "coverage90_near": jnp.where(near > 0, means.coverage90_near / jnp.maximum(near, 1e-12), jnp.nan),
+        "coverage90_far": jnp.where(near < 1, means.coverage90_far / jnp.maximum(1 - near, 1e-12), jnp.nan),
+        "mse_ci95": 1.96 * scores.mse.std(axis=0) / num_tasks**0.5,
+    }
+    as_list = lambda array: [None if not jnp.isfinite(v) else float(v) for v in array]
+    return {"steps": list(range(scores.mse.shape[1])), "tasks": num_tasks, **{k: as_list(v) for k, v in values.items()}}

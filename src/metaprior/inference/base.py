@@ -1,0 +1,71 @@
+"""What every inference shares: the loop over its steps, mini-batches, and the per-point objective."""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from metaprior import trees
+from metaprior.types import Dist, Inference, Key, Likelihood, Params, Prior, Source
+
+
+def infer(
+    inference: Inference, key: Key, prior: Prior, start: Dist, source: Source, steps: int, memory=(), active=None
+):
+    """Q after `steps` steps, and what the task adds to the memory shared by tasks.
+
+    With `active`, a traced number, only so many of the steps count: a task may draw how long it adapts.
+    """
+    key_init, key_steps = jax.random.split(key)
+    state = inference.init(key_init, prior, start, source, memory)
+
+    def one(state, numbered):
+        index, key = numbered
+        moved = inference.step(key, state, prior, source)
+        return moved if active is None else trees.where(index < active, moved, state), None
+
+    # A task without data says nothing: its posterior is where it started, whatever the optimiser would do.
+    if steps > 0 and not _empty(source):
+        state, _ = jax.lax.scan(one, state, (jnp.arange(steps), jax.random.split(key_steps, steps)))
+    return inference.posterior(state, prior, source), inference.recall(state)
+
+
+def trajectory(
+    inference: Inference, key: Key, prior: Prior, start: Dist, source: Source, steps: int, memory=()
+) -> Dist:
+    """The posteriors after 0, 1, …, `steps` steps, stacked on a new first axis."""
+    key_init, key_steps = jax.random.split(key)
+    state = inference.init(key_init, prior, start, source, memory)
+
+    def one(state, key):
+        state = state if _empty(source) else inference.step(key, state, prior, source)
+        return state, inference.posterior(state, prior, source)
+
+    first = inference.posterior(state, prior, source)
+    if steps == 0:
+        return jax.tree.map(lambda leaf: leaf[None], first)
+    _, rest = jax.lax.scan(one, state, jax.random.split(key_steps, steps))
+    return jax.tree.map(lambda a, b: jnp.concatenate([a[None], b]), first, rest)
+
+
+def mini_batch(key: Key, source: Source, batch_size: int | None) -> Source:
+    """`batch_size` points drawn without replacement; all of them when None or when there are no more."""
+    num_points = jax.tree.leaves(source)[0].shape[0] if batch_size is not None else 0
+    if batch_size is None or batch_size >= num_points:
+        return source
+    chosen = jax.random.choice(key, num_points, (batch_size,), replace=False)
+    return jax.tree.map(lambda leaf: leaf[chosen], source)
+
+
+def mean_loss(likelihood: Likelihood, params: Params, batch) -> Float[Array, ""]:
+    """−log p per point. On a mini-batch it is an unbiased estimate of the mean loss on all points."""
+    return -likelihood.log_prob(params, batch) / max(likelihood.size(batch), 1)
+
+
+def kl_weight(likelihood: Likelihood, source: Source) -> float:
+    """T/n: the weight of the KL beside the mean loss of n points."""
+    return likelihood.temperature / max(likelihood.size(source), 1)
+
+
+def _empty(source) -> bool:
+    leaves = jax.tree.leaves(source)
+    return bool(leaves) and leaves[0].ndim > 0 and leaves[0].shape[0] == 0

@@ -1,0 +1,106 @@
+r"""Per-weight steps without a KL: a learned preconditioner.
+
+$$m_i \leftarrow m_i - \alpha_i\, \partial_i \overline{\text{loss}}(m + \sigma \odot \epsilon), \qquad s = \sigma \text{ held}$$
+
+The rate of each weight is either its own (`prior.log_rate`: αᵢ = α·exp(log_rateᵢ)) or tied to the width of the prior as in a
+natural step from the prior, where Δm = −β N_eff σ² ∇loss: αᵢ = α·(σᵢ/σ₀)².
+"""
+
+import math
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from metaprior import trees
+from metaprior.families import MeanField
+from metaprior.inference.base import mean_loss, mini_batch
+from metaprior.types import Dist, Family, Inference, Likelihood, Params, Prior
+
+
+class PreconditionedState(NamedTuple):
+    """The posterior so far, and the rate of each weight, which the prior of the first stage sets for both."""
+
+    q: Dist
+    rates: Params
+
+
+def preconditioned(
+    likelihood: Likelihood,
+    family: Family,
+    *,
+    rate: float = 0.01,
+    tied_to: float | None = None,
+    batch_size: int | None = None,
+    first_order: bool = False,
+) -> Inference:
+    """Gradient steps with a rate per weight; `tied_to` is σ₀ when rates follow the widths of the prior."""
+    if not rate > 0:
+        raise ValueError(f"the inner rate must be above zero, got {rate}")
+
+    def init(key, prior, start, source, memory):
+        del key, source, memory
+        return PreconditionedState(start, weight_rates(prior, rate, tied_to))
+
+    def step(key, state, prior, source):
+        key_draw, key_batch, key_observe = jax.random.split(key, 3)
+        points = mini_batch(key_batch, source, batch_size)
+
+        def loss(mean):
+            q = state.q._replace(mean=mean)
+            params = jax.tree.map(lambda leaf: leaf[0], family.samples(key_draw, q, 1))
+            return mean_loss(likelihood, params, likelihood.observe(key_observe, params, points))
+
+        grads = jax.grad(loss)(state.q.mean)
+        grads = jax.lax.stop_gradient(grads) if first_order else grads
+        mean = jax.tree.map(lambda m, a, g: m - a * g, state.q.mean, state.rates, grads)
+        return state._replace(q=state.q._replace(mean=mean))
+
+    def check(prior, source):
+        return rate_stability(likelihood, prior.dist.mean, weight_rates(prior, rate, tied_to), source)
+
+    return Inference(
+        name="preconditioned",
+        init=init,
+        step=step,
+        posterior=lambda state, prior, source: state.q,
+        check=check,
+    )
+
+
+def weight_rates(prior: Prior, rate: float, tied_to: float | None) -> Params:
+    """αᵢ of every weight."""
+    if tied_to is not None:
+        if not isinstance(prior.dist, MeanField):
+            raise ValueError("rates tied to widths need a mean-field prior: pass tied_to=None or a mean-field prior")
+        return jax.tree.map(lambda s: rate * jnp.exp(2 * (s - math.log(tied_to))), prior.dist.log_std)
+    if prior.log_rate is None:
+        return jax.tree.map(lambda m: jnp.full_like(m, rate), prior.dist.mean)
+    return jax.tree.map(lambda r: rate * jnp.exp(r), prior.log_rate)
+
+
+def rate_stability(likelihood, mean, rates, source, *, limit: float = 2.0, num_iterations: int = 20) -> str | None:
+    """The largest curvature of the loss along the rates, by power iteration: steps contract only while it is below 2."""
+    if likelihood.size(source) == 0:
+        return None
+    roots = jax.tree.map(jnp.sqrt, rates)
+
+    def scaled_curvature(v):  # R^½ H R^½ v, which has the eigenvalues of R H
+        direction = jax.tree.map(jnp.multiply, roots, v)
+        gradient = jax.grad(lambda params: mean_loss(likelihood, params, source))
+        return jax.tree.map(jnp.multiply, roots, jax.jvp(gradient, (mean,), (direction,))[1])
+
+    def iterate(v, _):
+        w = scaled_curvature(v)
+        norm = jnp.sqrt(trees.total(jax.tree.map(jnp.square, w)))
+        return jax.tree.map(lambda x: x / (norm + 1e-30), w), norm
+
+    start = trees.normal_like(jax.random.key(0), mean)
+    _, norms = jax.jit(lambda v: jax.lax.scan(iterate, v, None, length=num_iterations))(start)
+    sharpness = float(norms[-1])
+    if sharpness < limit:
+        return None
+    return (
+        f"inner steps would diverge: rate × curvature of the loss reaches {sharpness:.3g} on a first task, "
+        f"and it must stay below {limit:g}. Lower the inner rate by a factor of {2 * sharpness / limit:.3g}"
+    )

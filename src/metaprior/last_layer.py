@@ -1,0 +1,128 @@
+r"""A conjugate last layer: features by the network, an exact Gaussian posterior on the head.
+
+$$y = \phi_w(x)\,\theta + \text{noise}, \quad \theta_{\cdot o} \sim \mathcal N(M_{\cdot o}, L L^\top), \qquad
+\theta \mid D \sim \mathcal N(m, S), \quad S^{-1} = (LL^\top)^{-1} + \tfrac{1}{T\,\text{noise}^2} \Phi^\top\Phi$$
+
+The feature weights w belong to Θ and are not adapted. The posterior is exact, so the Gradient-EM gradient is the gradient of the
+evidence: in the head's prior through −KL(q‖p), in w through E_q log p(D | θ, w) at fixed q.
+"""
+
+import math
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from metaprior.families import Full, cholesky, from_covariance, require_width
+from metaprior.types import Batch, Family, Inference, Key, Likelihood, Params
+
+
+class LastLayer(NamedTuple):
+    """Feature weights, and a Gaussian over the head whose columns (outputs) share one covariance."""
+
+    features: Params
+    mean: Float[Array, "F O"]
+    tril: Float[Array, "F F"]  # as in `Full`: L below the diagonal, log Lᵢᵢ on it
+
+
+class HeadParams(NamedTuple):
+    """θ of a model with a last layer: feature weights and one head."""
+
+    features: Params
+    head: Float[Array, "F O"]
+
+
+def last_layer() -> Family:
+    """The family of exact heads on shared features."""
+    return Family(
+        name="last-layer",
+        init=_init,
+        start=lambda prior: prior,
+        mean=lambda q: HeadParams(q.features, q.mean),
+        samples=_samples,
+        kl=_kl,
+        as_prior=lambda q, prior: q,
+        expected_log_prob=_expected_log_prob,
+    )
+
+
+def conjugate(likelihood: Likelihood, family: Family, *, noise_std: float) -> Inference:
+    """The exact posterior of the head under Gaussian noise; every step after the first changes nothing."""
+    del family
+    if not noise_std > 0:
+        raise ValueError(f"noise std must be above zero, got {noise_std}")
+
+    def step(key, state, prior, source):
+        del key
+        q, dist = state, prior.dist
+        unit = jnp.eye(q.mean.shape[0], dtype=q.mean.dtype)
+        # Outputs are linear in the head, so a unit head reads the features off.
+        features = likelihood.outputs(HeadParams(dist.features, unit), source)
+        weight = 1 / (likelihood.temperature * noise_std**2)
+        lower = cholesky(Full(dist.mean, dist.tril))
+        prior_precision = jax.scipy.linalg.cho_solve((lower, True), unit)
+        factor = jax.scipy.linalg.cho_factor(prior_precision + weight * features.T @ features)
+        mean = jax.scipy.linalg.cho_solve(factor, prior_precision @ dist.mean + weight * features.T @ source.y)
+        covariance = jax.scipy.linalg.cho_solve(factor, unit)
+        return LastLayer(dist.features, mean, from_covariance(mean, covariance).tril)
+
+    def check(prior, source):
+        """The exact posterior of another likelihood is not exact."""
+        outputs = likelihood.outputs(HeadParams(prior.dist.features, prior.dist.mean), source)
+        precisions = -_curvature(likelihood, outputs, source)
+        if likelihood.size(source) == 0 or jnp.allclose(precisions * noise_std**2, 1.0, rtol=1e-3):
+            return None
+        return (
+            f"the head is inferred with noise_std={noise_std:g}, but the likelihood's own noise is "
+            f"{float(precisions.mean()) ** -0.5:.3g}: give both the same number"
+        )
+
+    return Inference(
+        name="conjugate",
+        init=lambda key, prior, start, source, memory: start,
+        step=step,
+        posterior=lambda state, prior, source: state,
+        check=check,
+    )
+
+
+def _init(key: Key, params: HeadParams, std: float) -> LastLayer:
+    del key
+    require_width(std)
+    size = params.head.shape[0]
+    return LastLayer(params.features, params.head, math.log(std) * jnp.eye(size, dtype=params.head.dtype))
+
+
+def _samples(key, q, num_samples):
+    noise = jax.random.normal(key, (num_samples, *q.mean.shape), q.mean.dtype)
+    heads = q.mean[None] + jnp.einsum("fg,sgo->sfo", cholesky(Full(q.mean, q.tril)), noise)
+    features = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (num_samples, *leaf.shape)), q.features)
+    return HeadParams(features, heads)
+
+
+def _kl(q, p):
+    """KL of the heads, summed over outputs."""
+    size, outputs = q.mean.shape
+    lower_q, lower_p = cholesky(Full(q.mean, q.tril)), cholesky(Full(p.mean, p.tril))
+    solve = lambda rhs: jax.scipy.linalg.solve_triangular(lower_p, rhs, lower=True)
+    shape = jnp.trace(p.tril) - jnp.trace(q.tril) - 0.5 * size + 0.5 * jnp.square(solve(lower_q)).sum()
+    return outputs * shape + 0.5 * jnp.square(solve(q.mean - p.mean)).sum()
+
+
+def _expected_log_prob(key: Key, likelihood: Likelihood, q: LastLayer, batch: Batch, num_samples: int = 1):
+    r"""$\log p(y|\bar f) - \tfrac12 \sum \mathrm{var}(f) / \text{noise}^2$: exact, the log density being quadratic in f."""
+    del key, num_samples
+    outputs = likelihood.outputs(HeadParams(q.features, q.mean), batch)
+    features = likelihood.outputs(HeadParams(q.features, jnp.eye(q.mean.shape[0], dtype=q.mean.dtype)), batch)
+    variances = jnp.square(features @ cholesky(Full(q.mean, q.tril))).sum(axis=1)
+    curvature = _curvature(likelihood, outputs, batch)
+    return likelihood.log_density(outputs, batch).sum() + 0.5 * (curvature * variances[:, None]).sum()
+
+
+def _curvature(likelihood, outputs, batch):
+    """∂² log p / ∂f², output by output: −1/noise² for Gaussian noise."""
+    return jax.grad(lambda f: jax.grad(lambda g: likelihood.log_density(g, batch).sum())(f).sum())(outputs)
+
+
+__all__ = ["HeadParams", "LastLayer", "conjugate", "last_layer"]

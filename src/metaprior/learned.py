@@ -1,0 +1,87 @@
+"""A learned prior in the hand: load a run, adapt to a few points, predict with a band. Three lines."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import ArrayLike, Float
+
+from metaprior.predict import Calibration, Predictive, default_predictor
+from metaprior.training import TEST_STEPS, Trained, open_trained
+from metaprior.types import Data, Dist
+
+
+class Adapted:
+    """A task that has been adapted to: its posterior, ready to predict."""
+
+    def __init__(self, trained: Trained, support: Data, posteriors: Dist, steps: int):
+        """Made by `Learned.adapt`."""
+        self.support, self.steps = support, steps
+        self.posterior = jax.tree.map(lambda leaf: leaf[steps], posteriors)
+        self._trained, self._posteriors = trained, posteriors
+
+    def predict(self, x: ArrayLike, *, steps: int | None = None, num_functions: int = 20, seed: int = 0) -> Predictive:
+        """The predictive at inputs `x` ([N] or [N, inputs]), after all steps or the first few of them."""
+        steps = self.steps if steps is None else steps
+        if not 0 <= steps <= self.steps:
+            raise ValueError(f"adapted for {self.steps} steps, asked for {steps}: adapt with steps={steps}")
+        setup, state = self._trained.setup, self._trained.state
+        inputs = _as_points(x, setup.tasks.inputs, "x")
+        predictor = default_predictor(
+            setup.model.apply, setup.learner.cell.family, setup.learner.method.inference, num_functions=num_functions
+        )
+        q = jax.tree.map(lambda leaf: leaf[steps], self._posteriors)
+        support = self.support if steps else Data(self.support.x[:0], self.support.y[:0])
+        calibration = jax.tree.map(lambda leaf: leaf[steps], self._trained.calibration)
+        return predictor.finish(predictor.prepare(jax.random.key(seed), state.prior, q, support, inputs), calibration)
+
+
+class Learned(NamedTuple):
+    """A prior that has been learned, from a run folder."""
+
+    trained: Trained
+
+    @property
+    def calibration(self) -> Calibration:
+        """Width and noise after each number of steps."""
+        return self.trained.calibration
+
+    def adapt(self, x: ArrayLike, y: ArrayLike, *, steps: int = TEST_STEPS, seed: int = 0) -> Adapted:
+        """Adapt to support points; `x` and `y` are [N] or [N, …]. No points at all is legal: the prior predictive."""
+        if steps < 0:
+            raise ValueError(f"adaptation needs zero steps or more, got {steps}")
+        setup = self.trained.setup
+        support = Data(_as_points(x, setup.tasks.inputs, "x"), _as_points(y, setup.tasks.outputs, "y"))
+        if support.x.shape[0] != support.y.shape[0]:
+            raise ValueError(f"x has {support.x.shape[0]} points and y has {support.y.shape[0]}: they must be pairs")
+        trained = self.trained
+        if trained.calibration.log_noise.shape[0] <= steps:
+            trained = _extend(trained, steps)
+        posteriors = jax.jit(setup.learner.adapt, static_argnums=3)(jax.random.key(seed), trained.state, support, steps)
+        return Adapted(trained, support, posteriors, steps)
+
+
+def load(folder: str | Path) -> Learned:
+    """A run folder, ready to adapt: `load("run").adapt(x, y).predict(x_new)`."""
+    return Learned(open_trained(folder))
+
+
+def _extend(trained: Trained, steps: int) -> Trained:
+    """Beyond the calibrated steps, the last calibration goes on."""
+    have = trained.calibration.log_noise.shape[0]
+    longer = lambda leaf: jnp.concatenate([leaf, jnp.broadcast_to(leaf[-1], (steps + 1 - have,))])
+    return trained._replace(calibration=jax.tree.map(longer, trained.calibration))
+
+
+def _as_points(values: ArrayLike, width: int, name: str) -> Float[jax.Array, "N D"]:
+    array = np.asarray(values, dtype=float)
+    if array.ndim == 1 and (width == 1 or array.size == 0):
+        array = array.reshape(-1, width)
+    if array.ndim != 2 or array.shape[1] != width:
+        raise ValueError(f"{name} must have shape [N] or [N, {width}], got {list(array.shape)}")
+    if not np.isfinite(array).all():
+        bad = int(np.argmax(~np.isfinite(array).all(axis=1)))
+        raise ValueError(f"{name} holds a value that is not finite at point {bad}: remove or mend it")
+    return jnp.asarray(array, jnp.result_type(float))

@@ -1,0 +1,247 @@
+r"""Meta-learning: episodes in, a better prior out.
+
+$$\Theta \leftarrow \Theta + \text{optimiser}\Big(\frac1T \sum_\tau \hat g_\tau\Big)$$
+
+(ascent: the paper's Algorithm 1 prints the wrong sign). Tasks are `vmap`, iterations are `scan`; episodes are drawn inside the
+compiled program, so nothing happens on the host between the iterations of a chunk.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Bool, Float, Int
+
+from metaprior import matrix, trees
+from metaprior.families import MeanField
+from metaprior.inference import INFERENCES, trajectory
+from metaprior.inference.platipus import platipus_extra
+from metaprior.matrix import Cell
+from metaprior.methods import Method, family, validate
+from metaprior.rules import apply_rules, bounded, clipped
+from metaprior.types import Dist, Episode, Key, Likelihood, Params, Prior, Source
+
+__all__ = ["Info", "MetaLearner", "State", "meta_learner", "meta_optimizer", "task_keys", "trainer"]
+
+
+class State(NamedTuple):
+    """All that training needs to go on: saved and restored whole, it continues exactly."""
+
+    prior: Prior
+    opt_state: Any
+    memory: Any  # what inference shares between tasks
+    key: Key
+    iteration: Int[Array, ""]
+
+
+class Info(NamedTuple):
+    """What one meta-step reports. Every number means something by itself; none is a surrogate loss."""
+
+    query_nll: Float[Array, ""]  # −log p(query | mean of q1) per point, averaged over tasks
+    elbo: Float[Array, ""]  # the method's formula per query point: a bound on, or an estimate of, the log evidence
+    left_out: Int[Array, ""]  # tasks whose gradient was not finite
+    finite: Bool[Array, ""]  # whether any task was left in and the prior is still finite
+    step_norm: Float[Array, ""]  # length of the meta-step
+    log_std: Float[Array, "3"]  # mean, least and largest over weights; NaN where there is none
+    log_rate: Float[Array, "3"]
+
+
+class MetaLearner(NamedTuple):
+    """A method bound to a likelihood and a meta-optimiser, as pure functions."""
+
+    init: Callable[[Key, Params], State]
+    step: Callable[[State, Key, Episode], tuple[State, Info]]  # episodes and keys with a leading axis of tasks
+    gradient: Callable[..., Any]  # (key, prior, memory, one episode) -> (meta-gradient, memory, (query NLL, formula))
+    adapt: Callable[[Key, State, Source, int], Dist]  # posteriors after 0..steps steps
+    check: Callable[[State, Source], str | None]
+    cell: Cell
+    method: Method
+
+
+def meta_learner(
+    method: Method, likelihood: Likelihood, *, optimizer: optax.GradientTransformation | None = None
+) -> MetaLearner:
+    """Bind a row of the table to a likelihood.
+
+    Args:
+        method: a row, `methods.get("gem-bml+")`.
+        likelihood: with the temperature it is to have; see `likelihoods`.
+        optimizer: the meta-optimiser; None takes `meta_optimizer(method.meta_rate)`.
+    """
+    validate(method)
+    optimizer = optimizer or meta_optimizer(method.meta_rate)
+    prior_family, cell = family(method.prior, method), make_cell(method, likelihood)
+
+    def init(key, params):
+        key_prior, key_train = jax.random.split(key)
+        prior = Prior(
+            dist=prior_family.init(key_prior, params, method.std),
+            log_rate=jax.tree.map(jnp.zeros_like, params) if method.rates in ("debiased", "exact", "frozen") else None,
+            extra=platipus_extra(params, method.std, method.rate) if method.inference == "platipus" else (),
+        )
+        prior = jax.tree.map(lambda x: jnp.asarray(x, x.dtype), prior)  # strip weak types: they would trace again
+        memory = cell.inference.memory(_start(cell, prior)) if cell.inference.score is None else ()
+        return State(prior, optimizer.init(prior), memory, key_train, jnp.zeros((), jnp.int32))
+
+    def gradient(key, prior, memory, episode):
+        score = lambda prior: matrix.score(cell, key, prior, episode, memory)
+        (value, (posteriors, memory)), grads = jax.value_and_grad(score, has_aux=True)(prior)
+        grads = apply_rules(method.widths, method.rates, cell.family, prior, posteriors, grads, method.rate)
+        num_query = max(likelihood.size(episode.query), 1)
+        q1 = posteriors.q1  # PLATIPUS trains a Gaussian and infers particles
+        point = q1.mean if isinstance(q1, MeanField) else cell.family.mean(q1)
+        return grads, memory, (-likelihood.log_prob(point, episode.query) / num_query, value / num_query)
+
+    def step(state, keys, episodes):
+        grads, memories, (query_nll, elbo) = jax.vmap(gradient, in_axes=(0, None, None, 0))(
+            keys, state.prior, state.memory, episodes
+        )
+        kept = jax.vmap(trees.all_finite)((grads, query_nll, elbo))
+        grads = _mean_of_kept(kept, jax.vmap(lambda g: clipped(g, method.clip))(grads))
+        updates, opt_state = optimizer.update(jax.tree.map(jnp.negative, grads), state.opt_state, state.prior)
+        prior = jax.tree.map(jnp.add, state.prior, updates)
+        prior = bounded(method.widths, method.rates, prior, method.std)
+        memory = _mean_of_kept(kept, memories)
+        none_kept = ~kept.any()
+        prior, opt_state, memory = trees.where(
+            none_kept, (state.prior, state.opt_state, state.memory), (prior, opt_state, memory)
+        )
+        info = Info(
+            query_nll=_mean_of_kept(kept, query_nll),
+            elbo=_mean_of_kept(kept, elbo),
+            left_out=(~kept).sum().astype(jnp.int32),
+            finite=~none_kept & trees.all_finite(prior),
+            step_norm=optax.tree.norm(updates),
+            log_std=_statistics(prior.dist.log_std if isinstance(prior.dist, MeanField) else None),
+            log_rate=_statistics(prior.log_rate),
+        )
+        return State(prior, opt_state, memory, state.key, state.iteration + 1), info
+
+    def adapt(key, state, source, steps):
+        if steps < 0:
+            raise ValueError(f"adaptation needs zero steps or more, got {steps}")
+        start = None if cell.inference.score is not None else _start(cell, state.prior)
+        return trajectory(cell.inference, key, state.prior, start, source, steps, state.memory)
+
+    def check(state, source):
+        return cell.inference.check(state.prior, source)
+
+    return MetaLearner(init, step, gradient, adapt, check, cell, method)
+
+
+def make_cell(method: Method, likelihood: Likelihood) -> Cell:
+    """The pieces a row names, put together."""
+    posterior = family(method.posterior, method)
+    options = dict(method.options)
+    step_size = {"gradient": "optimizer", "implicit": "optimizer"}.get(method.inference, "rate")
+    if method.inference != "conjugate":
+        options.setdefault(step_size, method.rate)
+    if method.inference in ("gradient", "natural_vi"):
+        options.setdefault("num_samples", method.num_samples)
+    if method.inference == "preconditioned" and method.rates == "tied":
+        options.setdefault("tied_to", method.std)
+    if method.inference == "platipus":
+        options |= {"steps": method.steps[0], "num_particles": method.num_particles}
+    return Cell(
+        likelihood=likelihood,
+        family=posterior,
+        inference=INFERENCES[method.inference].make(likelihood, posterior, **options),
+        row=method.row,
+        column=method.column,
+        second_stage=method.second_stage,
+        steps=method.steps,
+        draw_steps=method.draw_steps,
+        scores=method.scores,
+        num_samples=method.num_samples,
+    )
+
+
+def meta_optimizer(
+    rate: float,
+    *,
+    iterations: int | None = None,
+    warm_up: int = 100,
+    width_scale: float = 0.5,
+    rate_scale: float = 1.0,
+    clip: float | None = None,
+    make: Callable[..., optax.GradientTransformation] = optax.adam,
+) -> optax.GradientTransformation:
+    """An optimiser that treats means, widths and rates apart.
+
+    Args:
+        rate: step size of the means.
+        iterations: length of a cosine decay to zero; None keeps the rate.
+        warm_up: iterations in which the rate rises from zero.
+        width_scale: the widths' rate relative to the means', one half because a tied rate is the square of a width.
+        rate_scale: the same for rates of their own.
+        clip: largest norm of the gradient of each part; None for no limit.
+        make: step size or schedule -> Optax optimiser.
+    """
+
+    def part(scale):
+        schedule = _schedule(scale * rate, iterations, warm_up)
+        return make(schedule) if clip is None else optax.chain(optax.clip_by_global_norm(clip), make(schedule))
+
+    return optax.partition({"mean": part(1.0), "width": part(width_scale), "rate": part(rate_scale)}, part_labels)
+
+
+def _schedule(rate, iterations, warm_up):
+    rise = min(warm_up, iterations // 10) if iterations else warm_up
+    after = optax.cosine_decay_schedule(rate, iterations - rise) if iterations else optax.constant_schedule(rate)
+    return optax.join_schedules([optax.linear_schedule(0.0, rate, rise), after], [rise]) if rise else after
+
+
+def part_labels(prior: Prior) -> Prior:
+    """Which part of Θ each leaf belongs to: mean, width or rate."""
+
+    def label(path, _):
+        names = {getattr(entry, "name", "") for entry in path}
+        if names & {"log_std", "tril", "query_log_std"}:
+            return "width"
+        return "rate" if names & {"log_rate", "log_rate_support", "log_rate_query"} else "mean"
+
+    return jax.tree_util.tree_map_with_path(label, prior)
+
+
+def trainer(learner: MetaLearner, draw: Callable[[Key], Episode], meta_batch: int):
+    """(state, num_iterations) -> (state, infos): iterations scanned in one compiled call, episodes drawn inside it.
+
+    Everything random follows from the state's key and iteration number, so it does not matter how iterations are cut into chunks.
+    """
+
+    def iteration(state, _):
+        key_draw, key_infer = jax.random.split(jax.random.fold_in(state.key, state.iteration))
+        episodes = jax.vmap(draw)(task_keys(key_draw, meta_batch))
+        return learner.step(state, task_keys(key_infer, meta_batch), episodes)
+
+    def train(state, num_iterations):
+        return jax.lax.scan(iteration, state, None, length=num_iterations)
+
+    return train
+
+
+def task_keys(key: Key, num_tasks: int) -> Key:
+    """One key per task, each depending on the task's number alone: batching and sharding cannot change the draws."""
+    return jax.vmap(lambda index: jax.random.fold_in(key, index))(jnp.arange(num_tasks))
+
+
+def _start(cell: Cell, prior: Prior) -> Dist:
+    return cell.family.start(prior.dist)
+
+
+def _mean_of_kept(kept, tree):
+    count = jnp.maximum(kept.sum(), 1)
+
+    def mean(leaf):
+        mask = kept.reshape(-1, *([1] * (leaf.ndim - 1)))
+        if not jnp.issubdtype(leaf.dtype, jnp.inexact):
+            return leaf.max(axis=0)  # counters of an optimiser, equal in every task
+        return jnp.where(mask, leaf, 0).sum(axis=0) / count.astype(leaf.dtype)
+
+    return jax.tree.map(mean, tree)
+
+
+def _statistics(tree) -> Float[Array, "3"]:
+    return jnp.full((3,), jnp.nan) if tree is None else jnp.stack(trees.extremes(tree))

@@ -1,0 +1,226 @@
+r"""The posterior predictive: what an adapted prior says of new inputs, and how sure it is.
+
+Three ways to carry the uncertainty of weights to outputs, one result: an equally weighted mixture of Gaussians.
+
+* `sampled`: weights drawn from q; each draw is one component.
+* `linearised`: outputs linear in the weights around the adapted mean (the generalised Gauss–Newton predictive). A Gaussian q has
+  $J\,\mathrm{cov}(q)\,J^\top$. A point has no widths, so those of the prior are conditioned on the support, in function space:
+  $$k_{**} - k_{*s}\,(k_{ss} + \text{noise}^2 I)^{-1}\, k_{s*}, \qquad k = J\,\mathrm{diag}(c^2\sigma^2)\,J^\top .$$
+* `exact`: a conjugate last layer.
+
+Width (c) and noise are two numbers, fitted on validation tasks by `calibrate`: learned widths are step sizes first, and mean
+what they should only after that.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Float
+
+from metaprior import metrics, trees
+from metaprior.families import Full, MeanField, cholesky, variance
+from metaprior.last_layer import HeadParams
+from metaprior.types import Data, Dist, Family, Key, Prior
+
+Apply = Callable[..., Any]
+
+
+class Calibration(NamedTuple):
+    """Two numbers fitted on validation tasks."""
+
+    log_width: Float[Array, ""]  # log c: every width of weights times c
+    log_noise: Float[Array, ""]  # log of the observation noise
+
+
+class Predictive(NamedTuple):
+    """A mixture of S Gaussians per output, and draws of the noise-free function."""
+
+    mean: Float[Array, "S N O"]
+    std: Float[Array, "S N O"]
+    functions: Float[Array, "F N O"]
+
+    def log_density(self, y: Float[Array, "N O"]) -> Float[Array, "N O"]:
+        """Log p(y), output by output."""
+        return metrics.mixture_log_density(y, self.mean, self.std)
+
+    def moments(self) -> tuple[Float[Array, "N O"], Float[Array, "N O"]]:
+        """Mean and standard deviation of the mixture."""
+        mean = self.mean.mean(axis=0)
+        second = (jnp.square(self.std) + jnp.square(self.mean - mean[None])).mean(axis=0)
+        return mean, jnp.sqrt(second)
+
+    def quantile(self, level: float) -> Float[Array, "N O"]:
+        """The point below which a share `level` of the mixture lies."""
+        if self.mean.shape[0] == 1:
+            return self.mean[0] + self.std[0] * jax.scipy.special.ndtri(level)
+        return metrics.mixture_quantile(level, self.mean, self.std)
+
+    def interval(self, level: float = 0.9) -> tuple[Float[Array, "N O"], Float[Array, "N O"]]:
+        """The central interval that holds a share `level`."""
+        return self.quantile((1 - level) / 2), self.quantile((1 + level) / 2)
+
+
+class Predictor(NamedTuple):
+    """A way to predict, in two halves: what calibration does not touch, and what it does."""
+
+    name: str
+    prepare: Callable[..., Any]  # (key, prior, q, support, x) -> parts
+    finish: Callable[[Any, Calibration], Predictive]
+
+
+def sampled(apply: Apply, family: Family, *, num_samples: int = 30) -> Predictor:
+    """By weights drawn from q, their deviations from the mean scaled by c."""
+
+    def prepare(key, prior, q, support, x):
+        del prior, support
+        return family.mean(q), family.samples(key, q, num_samples), x
+
+    def finish(parts, calibration):
+        mean, draws, x = parts
+        scaled = jax.tree.map(lambda m, d: m[None] + jnp.exp(calibration.log_width) * (d - m[None]), mean, draws)
+        outputs = jax.vmap(lambda params: apply(params, x))(scaled)
+        return Predictive(outputs, jnp.broadcast_to(jnp.exp(calibration.log_noise), outputs.shape), outputs)
+
+    return Predictor("sampled", prepare, finish)
+
+
+def linearised(apply: Apply, family: Family, *, condition: bool, num_functions: int = 20) -> Predictor:
+    """By the tangent of the network; `condition` takes the prior's widths and conditions them on the support.
+
+    Whole covariances between inputs are needed to draw functions only: `num_functions=0` saves them.
+    """
+
+    def prepare(key, prior, q, support, x):
+        mean, first = family.mean(q), support.x.shape[0] if condition else 0
+        inputs = jnp.concatenate([support.x, x]) if condition else x
+        outputs, roots = tangent_roots(apply, mean, prior.dist if condition else q, inputs)
+        known, asked = roots[:first], roots[first:]
+        covariance = lambda a, b: jnp.einsum("now,mow->onm", a, b)  # of two sets of inputs, output by output
+        between = covariance(asked, asked) if num_functions else jnp.square(asked).sum(axis=2).T
+        given = (covariance(known, known), covariance(known, asked)) if first else None
+        return outputs[first:], given, between, _unit_noise(key, num_functions, outputs[first:])
+
+    def finish(parts, calibration):
+        outputs, given, covariance, noise = parts
+        width, noise_variance = jnp.exp(2 * calibration.log_width), jnp.exp(2 * calibration.log_noise)
+        if given is not None:
+            within, across = given
+            # (c²K + n²I)⁻¹ c²k = (K + (n/c)²I)⁻¹ k
+            ridge = noise_variance / width * jnp.eye(within.shape[1])[None]
+            product = "osn,osm->onm" if num_functions else "osn,osn->on"
+            covariance = covariance - jnp.einsum(product, across, jnp.linalg.solve(within + ridge, across))
+        return _gaussian_predictive(outputs, width * covariance, noise_variance, noise)
+
+    return Predictor("linearised", prepare, finish)
+
+
+def exact(apply: Apply, *, num_functions: int = 20) -> Predictor:
+    """By the exact Gaussian over the head of a last layer."""
+
+    def prepare(key, prior, q, support, x):
+        del prior, support
+        outputs = apply(HeadParams(q.features, q.mean), x)
+        roots = apply(HeadParams(q.features, jnp.eye(q.mean.shape[0])), x) @ cholesky(Full(q.mean, q.tril))
+        covariance = roots @ roots.T if num_functions else jnp.square(roots).sum(axis=1)
+        return outputs, covariance, _unit_noise(key, num_functions, outputs)
+
+    def finish(parts, calibration):
+        outputs, covariance, noise = parts
+        covariance = jnp.exp(2 * calibration.log_width) * jnp.stack([covariance] * outputs.shape[1])
+        return _gaussian_predictive(outputs, covariance, jnp.exp(2 * calibration.log_noise), noise)
+
+    return Predictor("exact", prepare, finish)
+
+
+def tangent_roots(apply: Apply, mean, dist: Dist, x) -> tuple[Float[Array, "N O"], Float[Array, "N O W"]]:
+    """Outputs, and J·root(cov) such that roots · rootsᵀ is the covariance of linearised outputs under `dist`.
+
+    Each input is differentiated by itself: N backward passes of one point, where a whole batch would cost N².
+    """
+    flat, unravel = ravel_pytree(mean)
+    jacobian = jax.vmap(lambda point: jax.jacrev(lambda vector: apply(unravel(vector), point[None])[0])(flat))(x)
+    if isinstance(dist, Full):
+        return apply(mean, x), jacobian @ cholesky(dist)
+    if isinstance(dist, MeanField):
+        return apply(mean, x), jacobian * jnp.sqrt(ravel_pytree(variance(dist))[0])[None, None]
+    return apply(mean, x), jacobian
+
+
+def calibrate(
+    predictor: Predictor, parts: Any, targets: Float[Array, "T N O"], *, steps: int = 300, rate: float = 0.05
+) -> Calibration:
+    """Width and noise of least NLL on validation tasks: `parts` of many tasks stacked, and their `targets`.
+
+    A coarse grid finds the basin, Adam the bottom: the surface has plateaus where either number alone explains everything.
+    """
+
+    def loss(calibration):
+        log_density = lambda part, y: predictor.finish(part, calibration).log_density(y).mean()
+        return -jax.vmap(log_density)(parts, targets).mean()
+
+    widths, noises = jnp.meshgrid(jnp.linspace(-3.0, 3.0, 7), jnp.linspace(-4.0, 1.0, 6), indexing="ij")
+    grid = Calibration(widths.ravel(), noises.ravel())
+    scores = jax.lax.map(loss, grid)
+    best = jnp.argmin(jnp.where(jnp.isfinite(scores), scores, jnp.inf))
+    start = jax.tree.map(lambda g: g[best], grid)
+    optimizer = optax.adam(optax.cosine_decay_schedule(rate, steps))
+
+    def one(carry, _):
+        calibration, opt_state = carry
+        updates, opt_state = optimizer.update(jax.grad(loss)(calibration), opt_state)
+        moved = optax.apply_updates(calibration, updates)
+        return (trees.where(trees.all_finite(moved), moved, calibration), opt_state), None
+
+    return jax.lax.scan(one, (start, optimizer.init(start)), None, length=steps)[0][0]
+
+
+def default_predictor(apply: Apply, family: Family, inference: str, *, num_functions: int = 20) -> Predictor:
+    """The predictor that suits a posterior: points and held widths are conditioned through the tangent."""
+    if family.name == "last-layer":
+        return exact(apply, num_functions=num_functions)
+    if family.name == "delta" or inference == "preconditioned":
+        return linearised(apply, family, condition=True, num_functions=num_functions)
+    if family.name == "full" or inference == "laplace":
+        return linearised(apply, family, condition=False, num_functions=num_functions)
+    return sampled(apply, family)
+
+
+def predict(
+    predictor: Predictor, key: Key, prior: Prior, q: Dist, support: Data, x: Array, calibration: Calibration
+) -> Predictive:
+    """The predictive at new inputs."""
+    return predictor.finish(predictor.prepare(key, prior, q, support, x), calibration)
+
+
+def _unit_noise(key, num_functions, outputs):
+    return jax.random.normal(key, (num_functions, *outputs.shape), outputs.dtype) if num_functions else None
+
+
+def _gaussian_predictive(outputs, covariance, noise_variance, noise) -> Predictive:
+    """From a covariance [O, N, N], or its diagonal [O, N] where no functions are to be drawn."""
+    diagonal = covariance if covariance.ndim == 2 else jnp.diagonal(covariance, axis1=1, axis2=2)
+    std = jnp.sqrt(jnp.maximum(diagonal.T, 0) + noise_variance)
+    functions = jnp.zeros((0, *outputs.shape), outputs.dtype)
+    if noise is not None:
+        # An eigendecomposition, because the covariance of a smooth function is singular to rounding.
+        values, vectors = jnp.linalg.eigh(covariance)
+        roots = vectors * jnp.sqrt(jnp.maximum(values, 0))[:, None, :]
+        functions = outputs[None] + jnp.einsum("onm,fmo->fno", roots, noise)
+    return Predictive(outputs[None], std[None], functions)
+
+
+__all__ = [
+    "Calibration",
+    "Predictive",
+    "Predictor",
+    "calibrate",
+    "default_predictor",
+    "exact",
+    "linearised",
+    "predict",
+    "sampled",
+]

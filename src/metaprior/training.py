@@ -1,0 +1,220 @@
+"""The loop around the compiled one: chunks of iterations, checkpoints, metrics, and the two ways a run can end early."""
+
+import json
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from metaprior import checkpoints, runs
+from metaprior.evaluation import calibrate_steps
+from metaprior.meta import Info, State, trainer
+from metaprior.predict import Calibration
+from metaprior.settings import Setup, as_dict, assemble, from_dict
+
+TEST_STEPS = 10
+CALIBRATION_FILE = "calibration.json"
+
+
+class Unstable(ValueError):
+    """A setting that cannot work, found before training."""
+
+
+class Diverged(RuntimeError):
+    """Training left the finite numbers; the last good checkpoint is kept."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C: the state was saved, and the run can go on with --resume."""
+
+
+class Progress(NamedTuple):
+    """What the loop reports after each chunk."""
+
+    iteration: int
+    info: Info  # averaged over the chunk
+    warnings: list[str]
+
+
+def initial_state(setup: Setup) -> State:
+    """Before the first iteration: everything random follows from the seed."""
+    key_model, key_learner = jax.random.split(jax.random.key(setup.settings.seed))
+    return setup.learner.init(key_learner, setup.model.init(key_model))
+
+
+def require_stable(setup: Setup, state: State) -> None:
+    """Refuse settings whose inner steps would diverge, before any time is spent on them."""
+    episode = setup.tasks.sample(jax.random.key(setup.settings.seed))
+    for source in (episode.support, episode.query):
+        if problem := setup.learner.check(state, source):
+            raise Unstable(problem)
+
+
+def train(
+    setup: Setup,
+    run: runs.Run,
+    *,
+    chunk: int = 500,
+    checkpoint_every: int = 2000,
+    report: Callable[[Progress], None] = lambda progress: None,
+) -> State:
+    """Train into a run folder, going on from its newest whole checkpoint if it has one.
+
+    Args:
+        setup: the pieces.
+        run: from `runs.create`.
+        chunk: iterations per compiled call; metrics are averaged over a chunk.
+        checkpoint_every: iterations between checkpoints, rounded up to whole chunks.
+        report: called after each chunk.
+    """
+    state, notes = restored_state(setup, run)
+    runs.rewind(run, int(state.iteration))
+    if int(state.iteration) == 0:
+        require_stable(setup, state)
+    compiled = jax.jit(trainer(setup.learner, setup.tasks.sample, setup.learner.method.meta_batch), static_argnums=1)
+    trial = setup.tasks.sample(jax.random.key(setup.settings.seed)).support
+    last_saved, rows = int(state.iteration), []
+    with _deferred_interrupt() as interrupted:
+        while (done := int(state.iteration)) < setup.settings.iterations:
+            # Chunks end on multiples of `chunk`, so that a resumed run repeats the very same calls.
+            length = min(chunk - done % chunk, setup.settings.iterations - done)
+            next_state, infos = jax.block_until_ready(compiled(state, length))
+            infos = jax.tree.map(np.asarray, infos)
+            if not infos.finite.all():
+                _save(run, state, rows)
+                _raise_diverged(run, done, infos)
+            state, done = next_state, done + length
+            rows.append(_row(done, infos))
+            finished = done >= setup.settings.iterations
+            if done - last_saved >= checkpoint_every or finished or interrupted():
+                problem = setup.learner.check(state, trial)
+                notes = notes + ([f"iteration {done}: {problem}"] if problem else [])
+                _save(run, state, rows)
+                last_saved, rows = done, []
+            report(Progress(done, _chunk_mean(infos), notes))
+            notes = []
+            if interrupted() and not finished:
+                raise Interrupted(f"stopped at iteration {done}; saved in {run.folder}; go on with --resume")
+    return state
+
+
+def restored_state(setup: Setup, run: runs.Run) -> tuple[State, list[str]]:
+    """The newest whole checkpoint of a run, or the initial state; with a note for each damaged one."""
+    start = initial_state(setup)
+    if not checkpoints.available(run.checkpoints):
+        return start, []
+    restored = checkpoints.restore(run.checkpoints, start)
+    return restored.tree, list(restored.notes)
+
+
+def save_calibration(run: runs.Run, calibration: Calibration, iteration: int) -> None:
+    """Beside the checkpoints, in a file people can read."""
+    values = {
+        "iteration": iteration,
+        "log_width": calibration.log_width.tolist(),
+        "log_noise": calibration.log_noise.tolist(),
+    }
+    checkpoints.write_atomically(Path(run.folder) / CALIBRATION_FILE, json.dumps(values, indent=2).encode())
+
+
+def load_calibration(run: runs.Run, iteration: int) -> Calibration | None:
+    """The calibration of that iteration, if there is one."""
+    path = Path(run.folder) / CALIBRATION_FILE
+    if not path.exists():
+        return None
+    values = json.loads(path.read_text())
+    if values["iteration"] != iteration:
+        return None
+    return Calibration(jnp.asarray(values["log_width"]), jnp.asarray(values["log_noise"]))
+
+
+class Trained(NamedTuple):
+    """A run, opened: what was built from its settings, where training stands, and how sure predictions are."""
+
+    setup: Setup
+    state: State
+    calibration: Calibration
+    notes: list[str]
+
+
+def open_trained(folder: str | Path, *, steps: int = TEST_STEPS) -> Trained:
+    """Open a run folder for adaptation; calibrates on validation tasks if that has not been done for so many steps."""
+    run = runs.open_run(folder)
+    setup = assemble(from_dict(dict(run.settings)))
+    if not checkpoints.available(run.checkpoints):
+        raise runs.RunError(f"{folder} has no checkpoint yet: train it first, metaprior train --out {folder}")
+    state, notes = restored_state(setup, run)
+    calibration = load_calibration(run, int(state.iteration))
+    if calibration is None or calibration.log_noise.shape[0] <= steps:
+        calibration = calibrate_steps(setup, state, steps=max(steps, TEST_STEPS))
+    return Trained(setup, state, calibration, notes)
+
+
+def finish(setup: Setup, run: runs.Run, state: State) -> Calibration:
+    """After training: calibrate and keep the result with the run."""
+    calibration = calibrate_steps(setup, state, steps=TEST_STEPS)
+    save_calibration(run, calibration, int(state.iteration))
+    return calibration
+
+
+def create_run(setup: Setup, folder: str | Path, *, resume: bool) -> runs.Run:
+    """The run folder for these settings."""
+    return runs.create(folder, as_dict(setup.settings), resume=resume)
+
+
+def _save(run, state, rows) -> None:
+    # Metrics first: after a kill between the two, rows beyond the checkpoint are dropped and written again.
+    runs.append_metrics(run, rows)
+    checkpoints.save(run.checkpoints, int(state.iteration), state)
+
+
+def _row(iteration: int, infos: Info) -> dict[str, Any]:
+    mean = _chunk_mean(infos)
+    return {
+        "iteration": iteration,
+        "query_nll": float(mean.query_nll),
+        "elbo": float(mean.elbo),
+        "left_out": int(infos.left_out.sum()),
+        "step_norm": float(mean.step_norm),
+        "log_std": [float(v) for v in mean.log_std],
+        "log_rate": [float(v) for v in mean.log_rate],
+    }
+
+
+def _chunk_mean(infos: Info) -> Info:
+    averaged = jax.tree.map(lambda leaf: np.mean(leaf, axis=0), infos)
+    return averaged._replace(left_out=infos.left_out.sum(), log_std=infos.log_std[-1], log_rate=infos.log_rate[-1])
+
+
+def _raise_diverged(run, done: int, infos: Info) -> None:
+    first = done + int(np.argmin(infos.finite)) + 1
+    raise Diverged(
+        f"training diverged at iteration {first}: no task had a finite gradient, or the prior was no longer finite. "
+        f"The state at iteration {done} is kept in {run.folder}. Lower the inner rate or the meta-rate, or freeze the widths"
+    )
+
+
+@contextmanager
+def _deferred_interrupt() -> Iterator[Callable[[], bool]]:
+    """Ctrl-C waits for the end of a chunk, so that a checkpoint can be written; a second one does not wait."""
+    asked: list[int] = []
+
+    def handler(signum, frame):
+        if asked:
+            raise KeyboardInterrupt
+        asked.append(signum)
+
+    try:
+        previous = signal.signal(signal.SIGINT, handler)
+    except ValueError:  # not the main thread: signals are not ours to handle
+        yield lambda: False
+        return
+    try:
+        yield lambda: bool(asked)
+    finally:
+        signal.signal(signal.SIGINT, previous)

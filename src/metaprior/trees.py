@@ -1,0 +1,39 @@
+"""Arithmetic on pytrees of weights: the few operations the mathematics needs beyond `jax.tree.map`."""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, PyTree
+
+from metaprior.types import Key, Params
+
+
+def total(tree: PyTree) -> Float[Array, ""]:
+    """Sum of every entry of every leaf."""
+    return jax.tree.reduce(jnp.add, jax.tree.map(jnp.sum, tree), jnp.zeros(()))
+
+
+def normal_like(key: Key, tree: Params) -> Params:
+    """Independent standard normal draws in the shape of `tree`."""
+    leaves, structure = jax.tree.flatten(tree)
+    keys = jax.random.split(key, len(leaves))
+    return jax.tree.unflatten(
+        structure, [jax.random.normal(k, leaf.shape, leaf.dtype) for k, leaf in zip(keys, leaves, strict=True)]
+    )
+
+
+def all_finite(tree: PyTree) -> Bool[Array, ""]:
+    """Whether no entry of any floating leaf is NaN or infinite."""
+    finite = [jnp.isfinite(x).all() for x in jax.tree.leaves(tree) if jnp.issubdtype(x.dtype, jnp.inexact)]
+    return jnp.stack(finite).all() if finite else jnp.array(True)
+
+
+def where(condition: Bool[Array, ""], yes: PyTree, no: PyTree) -> PyTree:
+    """`yes` where the scalar condition holds, else `no`, leaf by leaf."""
+    return jax.tree.map(lambda a, b: jnp.where(condition, a, b), yes, no)
+
+
+def extremes(tree: PyTree) -> tuple[Float[Array, ""], Float[Array, ""], Float[Array, ""]]:
+    """Mean, smallest and largest entry over all leaves."""
+    leaves = jax.tree.leaves(tree)
+    mean = total(tree) / sum(x.size for x in leaves)
+    return mean, jnp.stack([x.min() for x in leaves]).min(), jnp.stack([x.max() for x in leaves]).max()

@@ -1,0 +1,105 @@
+"""The words every other module speaks: weights, distributions, episodes, and the shapes of the pieces.
+
+Behaviour is a NamedTuple of functions, state a NamedTuple of arrays; both are values that can be passed, stored and compared.
+Letters used in shapes: `T` tasks, `N` points of a task, `S` samples, `P` particles, `W` weights when flattened to one vector.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from jaxtyping import Array, Float, PyTree
+
+Key = Array  # a typed key, `jax.random.key(seed)`; consumed by the function it is given to
+Params = PyTree[Float[Array, "..."]]  # θ: one set of weights
+Dist = Any  # the parameters of a distribution over θ: one of the NamedTuples in `families`
+Source = Any  # what a task is known by: its data, or an environment to collect data from
+Batch = Any  # what a likelihood scores: data, or rollouts
+
+
+class Data(NamedTuple):
+    """Labelled points of one task; `x` and `y` share their first axis. No points at all is legal."""
+
+    x: Float[Array, "N ..."]
+    y: Array
+
+
+class Episode(NamedTuple):
+    """One task, split in two: `support` (D_tr) is adapted to, `query` (D_val) judges the result."""
+
+    support: Source
+    query: Source
+
+
+class Prior(NamedTuple):
+    """Θ: everything that tasks share and meta-training learns.
+
+    Width and rate are two things. `dist` is p(θ; Θ), a distribution over weights. `log_rate` scales the inner step of each
+    weight relative to the inference's own step size; it is `None` where a method has no rates of its own. `extra` holds what
+    single methods add (see `methods`).
+    """
+
+    dist: Dist
+    log_rate: Params | None = None
+    extra: Any = ()
+
+
+class Posteriors(NamedTuple):
+    """What inference leaves of one task: q1 after the support set, q2 after the second stage."""
+
+    q1: Dist
+    q2: Dist
+
+
+class Likelihood(NamedTuple):
+    """p(D | θ), tempered: the log-likelihood of n points counts as N_eff = n / T points.
+
+    Every objective in the package is built from `log_prob` and `temperature` through `effective_size`, so that inference on
+    one set after another agrees with inference on their union.
+    """
+
+    observe: Callable[[Key, Params, Source], Batch]
+    outputs: Callable[[Params, Batch], Float[Array, "N O"]]
+    log_density: Callable[[Float[Array, "N O"], Batch], Float[Array, " N"]]
+    size: Callable[[Source], int]
+    join: Callable[[Source, Source], Source]
+    temperature: float = 1.0
+
+    def log_prob(self, params: Params, batch: Batch) -> Float[Array, ""]:
+        """Σᵢ log p(yᵢ | xᵢ, θ): untempered, summed over points; zero for no points."""
+        return self.log_density(self.outputs(params, batch), batch).sum()
+
+    def effective_size(self, source: Source) -> float:
+        """N_eff = |D| / T."""
+        return self.size(source) / self.temperature
+
+
+class Family(NamedTuple):
+    """A kind of distribution over weights, as a prior, as a posterior, or both."""
+
+    name: str
+    init: Callable[..., Dist]  # (key, params, std) -> a prior centred at params
+    start: Callable[[Dist], Dist]  # prior -> the posterior before any data
+    mean: Callable[[Dist], Params]
+    samples: Callable[[Key, Dist, int], Params]  # S draws, stacked on a new first axis
+    kl: Callable[[Dist, Dist], Float[Array, ""]]  # KL(q ‖ p) for q of this family
+    as_prior: Callable[[Dist, Dist], Dist]  # (q, prior) -> the prior that q is for the data that follow
+    expected_log_prob: Callable[
+        ..., Float[Array, ""]
+    ]  # (key, likelihood, q, batch, num_samples) -> E_q log p(batch | θ)
+
+
+class Inference(NamedTuple):
+    """infer(prior, source) = q, one step at a time.
+
+    `memory` is what an inference shares between tasks and carries from one meta-step to the next (the second moment of an
+    inner Adam); it is `()` for most.
+    """
+
+    name: str
+    init: Callable[..., Any]  # (key, prior, start, source, memory) -> state
+    step: Callable[..., Any]  # (key, state, prior, source) -> state
+    posterior: Callable[..., Dist]  # (state, prior, source) -> q
+    check: Callable[..., str | None]  # (prior, source) -> what is unstable and how to mend it, or None
+    memory: Callable[[Dist], Any] = lambda start: ()
+    recall: Callable[[Any], Any] = lambda state: ()  # state -> what this task adds to the memory
+    score: Callable[..., Any] | None = None  # (key, prior, episode) -> (score, posteriors): an objective of its own

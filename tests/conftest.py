@@ -1,0 +1,24 @@
+"""Strict mode for tests and doctests: CPU, float64, no broadcasting between ranks, the same examples in every run."""
+
+import os
+from pathlib import Path
+
+# Before JAX and matplotlib are imported, which read these once.
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ.setdefault("MPLBACKEND", "Agg")
+
+import hypothesis
+import jax
+
+jax.config.update("jax_enable_x64", True)
+jax.config.update("jax_numpy_rank_promotion", "raise")
+
+# Compiled programs outlive a run, so that the second run is faster; workers share them.
+jax.config.update("jax_compilation_cache_dir", str(Path(__file__).parents[1] / ".cache" / "jax"))
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+hypothesis.settings.register_profile("metaprior", derandomize=True, deadline=None)
+hypothesis.settings.load_profile("metaprior")
+
+collect_ignore_glob = ["reference/record_*.py"]  # programs that need PyTorch, not tests
