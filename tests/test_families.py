@@ -1,7 +1,9 @@
-"""Distributions over weights: KL divergences against closed forms, SciPy and Monte Carlo; the meta-gradients of method §2.
+"""Distributions over weights: KL divergences against closed forms, SciPy and Monte Carlo; the meta-gradients in closed form.
 
 `Λ` in the names of Appendix B.7 are covariances, as they must be for its formulas to hold.
 """
+
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -9,8 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import stats
-from worlds import KEY, close, flat, network, weights, world
+from worlds import KEY, close, flat, network, stats, weights, world
 
 from metaprior import families, likelihoods, trees
 from metaprior.families import Delta, Full, MeanField, Particles
@@ -20,7 +21,7 @@ DELTA, MEAN_FIELD, FULL = families.delta(), families.mean_field(), families.full
 KL = {family.name: jax.jit(family.kl) for family in (DELTA, MEAN_FIELD, FULL)}
 
 
-def random_dist(kind, seed):
+def random_dist(kind, seed) -> Any:
     """A distribution of that kind over three weights in two leaves."""
     rng = np.random.default_rng(seed)
     mean = weights(rng.normal(size=SIZE))
@@ -68,7 +69,7 @@ def test_kl_is_an_expected_log_ratio(q_kind, p_kind):
     """By SciPy's densities at draws of our own sampler: an estimate within four standard errors."""
     q, p = random_dist(q_kind, 1), random_dist(p_kind, 2)
     family = MEAN_FIELD if q_kind == "mean-field" else FULL
-    draws = np.asarray(jax.vmap(flat)(family.samples(KEY, q, 20_000)))
+    draws = np.asarray(jax.jit(lambda key, q: jax.vmap(flat)(family.samples(key, q, 20_000)))(KEY, q))
     ratios = stats.multivariate_normal(*moments(q)).logpdf(draws) - stats.multivariate_normal(*moments(p)).logpdf(draws)
     assert abs(ratios.mean() - KL[q_kind](q, p)) < 4 * ratios.std() / np.sqrt(len(ratios))
 
@@ -93,10 +94,9 @@ def test_kl_is_never_negative_and_zero_only_of_itself(q, p):
 def test_kl_of_a_point_is_minus_the_log_density(p_kind):
     q, p = random_dist("delta", 1), random_dist(p_kind, 2)
     (m, _), (mu, covariance) = moments(q), moments(p)
-    value, slope = jax.value_and_grad(DELTA.kl)(q, p)
+    value, (slope, prior_slope) = jax.jit(jax.value_and_grad(DELTA.kl, (0, 1)))(q, p)
     close(value, -stats.multivariate_normal(mu, covariance).logpdf(m))
     close(flat(slope), np.linalg.solve(covariance, m - mu))  # −∇ log p
-    prior_slope = jax.grad(DELTA.kl, argnums=1)(q, p)
     close(flat(prior_slope.mean), -np.linalg.solve(covariance, m - mu))
 
 
@@ -114,8 +114,8 @@ def test_a_vanishing_width_has_the_gradients_of_a_point(p_kind):
     q, p = random_dist("mean-field", 5), random_dist(p_kind, 6)
     narrow = q._replace(log_std=jax.tree.map(lambda s: s - 20, q.log_std))
     for argnum in (0, 1):
-        point = jax.grad(DELTA.kl, argnums=argnum)(Delta(q.mean), p)
-        gaussian = jax.grad(MEAN_FIELD.kl, argnums=argnum)(narrow, p)
+        point = jax.jit(jax.grad(DELTA.kl, argnums=argnum))(Delta(q.mean), p)
+        gaussian = jax.jit(jax.grad(MEAN_FIELD.kl, argnums=argnum))(narrow, p)
         close(gaussian.mean, point.mean)
         if argnum == 1:
             close(gaussian, point, 1e-12)
@@ -124,7 +124,7 @@ def test_a_vanishing_width_has_the_gradients_of_a_point(p_kind):
 @pytest.mark.parametrize("family", [DELTA, MEAN_FIELD, FULL], ids=lambda f: f.name)
 def test_kl_has_no_gradient_at_the_prior(family):
     p = random_dist(family.name, 7)
-    close(jax.grad(family.kl)(p, p), jax.tree.map(jnp.zeros_like, p), 1e-14)
+    close(jax.jit(jax.grad(family.kl))(p, p), jax.tree.map(jnp.zeros_like, p), 1e-14)
 
 
 # The meta-gradients of Gradient-EM: ∇Θ of −KL(q ‖ p_Θ)
@@ -145,7 +145,7 @@ def test_gem_gradient_is_the_closed_form():
 
 
 def test_gem_plus_gradient_is_the_closed_form():
-    """dmu and dlogsig of method §2; dprec follows by the chain rule d/dlogσ = −2/σ² · d/d(1/σ²)."""
+    """In mean and log width; in the precision by the chain rule d/dlogσ = −2/σ² · d/d(1/σ²)."""
     q1, q2, p = (random_dist("mean-field", seed) for seed in (1, 2, 3))
     m1, m2, mu, v1, v2, sigma2 = pieces(q1, q2, p)
     difference = lambda p: MEAN_FIELD.kl(q1, p) - MEAN_FIELD.kl(q2, p)
@@ -169,7 +169,7 @@ def test_b7_with_covariances_is_the_gradient_in_the_precision_once_symmetrised()
         prior = families.from_covariance(weights(mean), jnp.linalg.inv(precision))
         return FULL.kl(q1, prior) - FULL.kl(q2, prior)
 
-    dmu, dprec = jax.grad(difference, argnums=(0, 1))(jnp.asarray(mu), jnp.asarray(np.linalg.inv(C)))
+    dmu, dprec = jax.jit(jax.grad(difference, argnums=(0, 1)))(jnp.asarray(mu), jnp.asarray(np.linalg.inv(C)))
     close(dmu, np.linalg.solve(C, m2 - m1))
     symmetric = -0.5 * (C2 - C1) - 0.5 * (np.outer(m2 - mu, m2 - mu) - np.outer(m1 - mu, m1 - mu))
     printed = -0.5 * (C2 - C1) - 0.5 * np.outer(m2 - m1, m2 + m1 - 2 * mu)
@@ -188,12 +188,11 @@ def test_gem_at_the_exact_posterior_is_the_gradient_of_the_evidence():
         return known.log_evidence(flat(p.mean), lower @ lower.T, data)
 
     for prior in (known.full_prior.dist, known.mean_field_prior.dist):
-        q = families.from_covariance(*_named(known.posterior(data, *moments(prior))))
-        close(jax.grad(lambda p, q=q: -FULL.kl(q, p))(prior), jax.grad(evidence)(prior), 1e-9)
-
-
-def _named(mean_and_covariance):
-    return weights(mean_and_covariance[0]), mean_and_covariance[1]
+        mean, covariance = moments(prior)
+        mean, covariance = known.posterior(data, mean, covariance)
+        q = families.from_covariance(weights(mean), covariance)
+        both = jax.jit(lambda p, q: (jax.grad(lambda p: -FULL.kl(q, p))(p), jax.grad(evidence)(p)))
+        close(*both(prior, q), 1e-9)
 
 
 # Samples, starts and other pieces
@@ -204,7 +203,7 @@ def test_samples_have_the_moments(kind):
     q = random_dist(kind, 8)
     family = MEAN_FIELD if kind == "mean-field" else FULL
     number = 40_000
-    draws = np.asarray(jax.vmap(flat)(family.samples(KEY, q, number)))
+    draws = np.asarray(jax.jit(lambda key, q: jax.vmap(flat)(family.samples(key, q, number)))(KEY, q))
     mean, covariance = moments(q)
     std = np.sqrt(np.diag(covariance))
     assert (np.abs(draws.mean(axis=0) - mean) < 4 * std / np.sqrt(number)).all()
@@ -216,7 +215,9 @@ def test_samples_have_the_moments(kind):
 
 def test_samples_of_a_point_are_the_point():
     q = random_dist("delta", 9)
-    assert all((np.asarray(draw) == np.asarray(flat(q.mean))).all() for draw in jax.vmap(flat)(DELTA.samples(KEY, q, 3)))
+    assert all(
+        (np.asarray(draw) == np.asarray(flat(q.mean))).all() for draw in jax.vmap(flat)(DELTA.samples(KEY, q, 3))
+    )
 
 
 def test_variance_and_covariance_round_trip():
@@ -234,7 +235,9 @@ def test_init_centres_the_prior(family):
     prior = family.init(KEY, params, 0.1)
     if family.name == "particles":
         draws = family.init(KEY, jax.tree.map(lambda p: jnp.broadcast_to(p, (2000, *p.shape)), params), 0.1).params
-        deviations = np.concatenate([(np.asarray(draws[k]) - np.asarray(params[k])[None, None]).ravel() for k in params])
+        deviations = np.concatenate(
+            [(np.asarray(draws[k]) - np.asarray(params[k])[None, None]).ravel() for k in params]
+        )
         assert abs(deviations.mean()) < 4 * 0.1 / np.sqrt(deviations.size)
         assert abs(deviations.std() / 0.1 - 1) < 4 / np.sqrt(2 * deviations.size)
         return
@@ -281,7 +284,7 @@ def test_expected_log_prob_of_a_linear_model(kind):
     estimate = lambda key: family.expected_log_prob(key, known.likelihood, q, known.all_data, number)
     if kind == "delta":
         return close(estimate(KEY), expected)
-    repeats = np.asarray(jax.vmap(estimate)(jax.random.split(KEY, 10)))
+    repeats = np.asarray(jax.jit(jax.vmap(estimate))(jax.random.split(KEY, 10)))
     assert abs(repeats.mean() - expected) < 4 * repeats.std(ddof=1) / np.sqrt(10)
     return None
 
@@ -301,7 +304,9 @@ def test_particles():
     net = network()
     likelihood = likelihoods.gaussian(net.apply)
     stacked = jax.tree.map(lambda leaf: jnp.stack([leaf, 2 * leaf]), net.params)
-    each = [likelihood.log_prob(jax.tree.map(lambda leaf: k * leaf, net.params), net.episode.query) for k in (1, 2)]
+    each = [
+        likelihood.log_prob(jax.tree.map(lambda leaf, k=k: k * leaf, net.params), net.episode.query) for k in (1, 2)
+    ]
     close(families.log_probs(likelihood, Particles(stacked), net.episode.query), jnp.stack(each))
     expected = families.particles(2).expected_log_prob(KEY, likelihood, Particles(stacked), net.episode.query)
     close(expected, sum(each) / 2)

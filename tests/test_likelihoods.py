@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy import stats
 from scipy.special import log_softmax
-from worlds import close, predict, weights, world
+from worlds import close, predict, stats, weights, world
 
 from metaprior import likelihoods
 from metaprior.inference.base import kl_weight, mean_loss
@@ -79,7 +78,7 @@ every_likelihood = pytest.mark.parametrize(("likelihood", "params", "data"), MAD
 
 @every_likelihood
 def test_points_are_independent(likelihood, params, data):
-    """log p adds over points, whatever their order; no points say nothing; join puts sets together."""
+    """Their log p adds over points, whatever their order; no points say nothing; join puts sets together."""
     cut = lambda rows: Data(data.x[rows], data.y[rows])
     first, second, none = cut(slice(0, 2)), cut(slice(2, None)), cut(slice(0, 0))
     whole = likelihood.log_prob(params, data)
@@ -104,9 +103,7 @@ def test_effective_size_is_size_over_temperature(temperature, number):
     np.testing.assert_allclose(kl_weight(likelihood, data) * likelihood.effective_size(data), 1.0, rtol=1e-12)
     # N_eff · mean loss is the tempered negative log-likelihood
     tempered = likelihood.effective_size(data) * mean_loss(likelihood, jnp.asarray(WEIGHT), data)
-    np.testing.assert_allclose(
-        tempered, -likelihood.log_prob(jnp.asarray(WEIGHT), data) / temperature, rtol=1e-12
-    )
+    np.testing.assert_allclose(tempered, -likelihood.log_prob(jnp.asarray(WEIGHT), data) / temperature, rtol=1e-12)
 
 
 @pytest.mark.parametrize("temperature", [0.2, 1.0, 5.0])
@@ -129,7 +126,7 @@ def test_a_constant_effective_size_breaks_the_agreement():
 
 
 def test_conditional_evidence_is_a_difference_of_evidences():
-    """log p(D_val | D_tr) = log p(D_tr ∪ D_val) − log p(D_tr), in value; and it fails for a constant N_eff."""
+    """It is log p(D_val | D_tr) = log p(D_tr ∪ D_val) − log p(D_tr), in value; and it fails for a constant N_eff."""
     known = world(3)
     prior = jnp.asarray(known.mean), jnp.asarray(known.covariance)
 
@@ -170,5 +167,8 @@ def test_targets_of_another_shape_are_refused(make):
     likelihood = make(predict)
     params = weights(np.ones(3))
     params = WithNoise(params, jnp.zeros(())) if make is likelihoods.gaussian_learned_noise else params
-    with jax.numpy_rank_promotion("allow"), pytest.raises(ValueError, match=r"targets have shape \(6,\) and outputs \(6, 1\)"):
+    with (
+        jax.numpy_rank_promotion("allow"),
+        pytest.raises(ValueError, match=r"targets have shape \(6,\) and outputs \(6, 1\)"),
+    ):
         likelihood.log_prob(params, DATA._replace(y=DATA.y[:, 0]))

@@ -322,3 +322,21 @@ def test_steps_and_memory_run_through_both_stages():
     q, left = infer(counter, jax.random.key(0), correlated_prior(), correlated_prior().dist, episode().support, 0, jnp.array(2.0))
     assert float(left) == 2
     assert_same(q, correlated_prior().dist)
+
+
+def test_a_task_may_draw_how_long_it_adapts():
+    """Steps on the support uniform on 1..K, each step taken in full; the second stage is not drawn."""
+    counter = Inference(
+        name="counter",
+        init=lambda key, prior, start, source, memory: jnp.zeros(()),
+        step=lambda key, state, prior, source: state + 1,
+        posterior=lambda state, prior, source: state,
+        check=lambda prior, source: None,
+    )
+    ours = cell("gem", "joint", "joint-from-prior", inference=counter, steps=(4, 5))._replace(draw_steps=True)
+    lengths = jax.jit(jax.vmap(lambda key: matrix.two_posteriors(ours, key, correlated_prior(), episode())[0]))
+    q1, q2 = lengths(jax.random.split(jax.random.key(0), 400))
+    assert (np.asarray(q2) == 5).all()
+    counts = np.bincount(np.asarray(q1, int), minlength=5)
+    assert counts[0] == 0
+    assert np.abs(counts[1:] - 100).max() < 5 * np.sqrt(400 * 0.25 * 0.75)  # five standard errors

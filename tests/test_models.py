@@ -161,9 +161,9 @@ def test_no_points_have_no_outputs_and_no_gradient(model, shape):
     assert all((leaf == 0).all() for leaf in jax.tree.leaves(gradient))
 
 
-@small
-def test_second_derivatives_match_finite_differences(model, shape):
+def test_second_derivatives_match_finite_differences():
     """Backprop through inner gradient steps needs these, through pooling and normalisation too."""
+    model, shape = SMALL["pooled"]
     params, x = weights(model), points(3, *shape)
     direction, step = weights(model, 2), 1e-6
 

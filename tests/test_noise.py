@@ -14,17 +14,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from metaprior import trees
+from metaprior.families import MeanField, mean_field_sample
 from metaprior.models import Conv, Dense, NoisyWeight, conv4, foreign, mlp, noisy_params, require_noisy, variance_ratio
 
 HOWS = ("weights", "local", "flipout")
 every_how = pytest.mark.parametrize("how", HOWS)
 reduced = pytest.mark.parametrize("how", HOWS[1:])
+every_layer = pytest.mark.parametrize("kind", ["dense", "conv"])
 
-NETWORKS = {
-    "mlp": (mlp((3, 8, 2)), (3,)),
-    "conv4": (conv4((9, 9, 2), 3, filters=2), (9, 9, 2)),
-}
-every_network = pytest.mark.parametrize(("model", "shape"), NETWORKS.values(), ids=NETWORKS.keys())
+CONV4 = conv4((9, 9, 2), 3, filters=2)
 
 
 def points(*shape):
@@ -48,8 +46,7 @@ def layer_of(kind):
     """A layer, its widths, and three points."""
     zero = {
         "dense": Dense(jnp.zeros((4, 3)), jnp.zeros(3)),
-        "conv": Conv(jnp.zeros((3, 3, 2, 3)), jnp.zeros(3)),
-        "strided conv": Conv(jnp.zeros((3, 3, 2, 3)), jnp.zeros(3), 2),
+        "conv": Conv(jnp.zeros((3, 3, 2, 3)), jnp.zeros(3), stride=2),
     }[kind]
     return *random_like(zero), 0.5 + (points(3, 4) if kind == "dense" else points(3, 5, 4, 2))
 
@@ -65,11 +62,11 @@ def linear_variance(statistic, mean, std):
     shape = jax.eval_shape(statistic, mean).shape
     jacobian = jax.tree.leaves(jax.jit(jax.jacobian(statistic))(mean))
     squares = [np.asarray(j).reshape(*shape, -1) ** 2 for j in jacobian]
-    return sum(j @ np.asarray(s).ravel() ** 2 for j, s in zip(squares, jax.tree.leaves(std), strict=True))
+    return np.sum([j @ np.asarray(s).ravel() ** 2 for j, s in zip(squares, jax.tree.leaves(std), strict=True)], axis=0)
 
 
 @every_how
-@every_network
+@pytest.mark.parametrize(("model", "shape"), [(mlp((3, 8, 2)), (3,)), (CONV4, (9, 9, 2))], ids=["mlp", "conv4"])
 def test_without_width_a_draw_is_the_plain_forward_pass(model, shape, how):
     mean, std = network(model)
     zero, x = jax.tree.map(jnp.zeros_like, std), points(4, *shape)
@@ -78,7 +75,7 @@ def test_without_width_a_draw_is_the_plain_forward_pass(model, shape, how):
 
 
 @every_how
-@pytest.mark.parametrize("kind", ["dense", "conv", "strided conv"])
+@every_layer
 def test_pre_activations_have_the_moments_of_weight_sampling(kind, how):
     """⟨x, m⟩ + b and Σ J² s² at every point, position and channel; 10,000 draws, five standard errors."""
     mean, std, x = layer_of(kind)
@@ -89,30 +86,33 @@ def test_pre_activations_have_the_moments_of_weight_sampling(kind, how):
     np.testing.assert_allclose(h.var(0), variance, rtol=5 * np.sqrt(2 / n))
 
 
-@reduced
-@pytest.mark.parametrize("kind", ["dense", "conv"])
-def test_noise_is_not_shared_between_points(kind, how):
+@every_layer
+def test_noise_is_not_shared_between_points(kind):
     """This is what makes the estimators better: 10,000 draws, correlations within five standard errors of zero."""
     mean, std, x = layer_of(kind)
     statistic = lambda layer: layer(x)[:2].reshape(2, -1)[:, -3:]
 
     def correlations(how):
         h = draws(jax.random.key(1), mean, std, statistic, how, 10_000)
-        return np.array([np.corrcoef(h[:, 0, channel], h[:, 1, channel])[0, 1] for channel in range(3)])
+        return np.abs([np.corrcoef(h[:, 0, channel], h[:, 1, channel])[0, 1] for channel in range(3)])
 
-    assert (np.abs(correlations(how)) < 5 / np.sqrt(10_000)).all()
-    assert (np.abs(correlations("weights")) > 0.1).all()
+    assert correlations("local").max() < 5 / np.sqrt(10_000)
+    assert correlations("flipout").max() < 5 / np.sqrt(10_000)
+    assert correlations("weights").max() > 0.3
 
 
 def test_positions_stay_together_under_flipout_and_not_under_local():
-    """The mean over positions shows whether they share weights; `local` in a convolution keeps marginals only."""
+    """The mean over positions shows whether they share weights: under `local` its variance is that of independent ones."""
     mean, std, x = layer_of("conv")
     n, statistic = 10_000, lambda layer: layer(x).mean((1, 2))
     variance = linear_variance(statistic, mean, std)
     spread = {how: draws(jax.random.key(2), mean, std, statistic, how, n).var(0) for how in HOWS}
     np.testing.assert_allclose(spread["weights"], variance, rtol=5 * np.sqrt(2 / n))
     np.testing.assert_allclose(spread["flipout"], variance, rtol=5 * np.sqrt(2 / n))
-    assert (spread["local"] < 0.5 * variance).all()
+    marginal = linear_variance(lambda layer: layer(x), mean, std)
+    independent = marginal.mean((1, 2)) / marginal[0, :, :, 0].size
+    np.testing.assert_allclose(spread["local"], independent, rtol=5 * np.sqrt(2 / n))
+    assert (independent < 0.9 * variance).all()
 
 
 @every_how
@@ -142,7 +142,7 @@ def test_the_expected_loss_of_a_deep_network_is_that_of_weight_sampling():
     plain = losses["weights"]
     for how in HOWS[1:]:
         assert abs(losses[how].mean() - plain.mean()) < 4 * np.sqrt((losses[how].var() + plain.var()) / n)
-    assert abs(plain.mean() - loss(mean)) > 20 * plain.std() / np.sqrt(n)  # the noise does matter here
+    assert abs(plain.mean() - loss(mean)) > 10 * plain.std() / np.sqrt(n)  # the noise does matter here
 
 
 @reduced
@@ -159,8 +159,8 @@ def test_gradients_vary_less_on_a_batch_of_64(sizes, how, capsys):
 
 
 def test_variance_ratio_is_the_ratio_of_variances():
-    """The same sums, with a loop over draws and over leaves; 103 draws are two batches, one of them not full."""
-    (mean, std, x), keys = layer_of("dense"), jax.random.split(jax.random.key(0), 103)
+    """The same sums, with a loop over draws."""
+    (mean, std, x), keys = layer_of("dense"), jax.random.split(jax.random.key(0), 7)
     loss = lambda params: (params(x) ** 2).sum()
 
     def total(how):
@@ -168,7 +168,7 @@ def test_variance_ratio_is_the_ratio_of_variances():
         draws = [np.concatenate([leaf.ravel() for leaf in jax.tree.leaves(gradient((mean, std), k))]) for k in keys]
         return np.var(draws, axis=0).sum()
 
-    ratio = variance_ratio(jax.random.key(0), loss, mean, std, "local", num_draws=103)
+    ratio = variance_ratio(jax.random.key(0), loss, mean, std, "local", num_draws=7)
     np.testing.assert_allclose(ratio, total("local") / total("weights"), rtol=1e-8)
 
 
@@ -194,7 +194,7 @@ def deviation(kind, how):
 
 
 @every_how
-@pytest.mark.parametrize("kind", ["dense", "conv"])
+@every_layer
 @given(factor=st.floats(0.01, 100), seed=st.integers(0, 2**31 - 1))
 @settings(max_examples=30)
 def test_the_deviation_is_proportional_to_the_width(kind, how, factor, seed):
@@ -202,20 +202,24 @@ def test_the_deviation_is_proportional_to_the_width(kind, how, factor, seed):
     np.testing.assert_allclose(wide, factor * one, rtol=1e-6, atol=1e-9)
 
 
-def test_weights_are_drawn_as_mean_plus_width_times_noise():
-    mean, std = network(NETWORKS["conv4"][0])
-    noise = trees.normal_like(jax.random.key(2), mean)
-    drawn = noisy_params(jax.random.key(2), mean, std, "weights")
-    jax.tree.map(np.testing.assert_array_equal, drawn, jax.tree.map(lambda m, s, e: m + s * e, mean, std, noise))
+def test_drawing_weights_is_drawing_from_the_mean_field_family():
+    mean, std = network(CONV4)
+    q = MeanField(mean, jax.tree.map(jnp.log, std))
+    drawn, expected = noisy_params(jax.random.key(2), mean, std, "weights"), mean_field_sample(jax.random.key(2), q)
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-12), drawn, expected)
 
 
 @reduced
 def test_layers_become_noisy_and_other_leaves_are_drawn(how):
-    mean, std = network(NETWORKS["conv4"][0])
-    params, plain = (noisy_params(jax.random.key(2), mean, std, h) for h in (how, "weights"))
+    """10,000 draws of the scales and offsets of a batch normalisation, five standard errors."""
+    mean, std = network(CONV4)
+    params = noisy_params(jax.random.key(2), mean, std, how)
     for layer in (*params.convs, params.head):
         assert isinstance(layer.weight, NoisyWeight) and isinstance(layer.bias, NoisyWeight)
-    jax.tree.map(np.testing.assert_array_equal, params.norms, plain.norms)
+    read = lambda params: jnp.stack([params.norms[0].scale, params.norms[3].offset])
+    drawn = draws(jax.random.key(3), mean, std, read, how, 10_000)
+    assert (np.abs(drawn.mean(0) - read(mean)) < 5 * read(std) / 100).all()
+    np.testing.assert_allclose(drawn.std(0), read(std), rtol=5 / np.sqrt(2 * 10_000))
 
 
 @every_how
@@ -228,13 +232,14 @@ def test_one_width_for_an_array_is_not_one_draw_for_it(how):
 
 
 @every_how
-@every_network
-def test_tasks_at_once_equal_tasks_alone(model, shape, how):
-    keys, x, tasks = jax.random.split(jax.random.key(0), 3), points(3, 4, *shape), [network(model, t) for t in range(3)]
-    outputs = lambda key, q, x: model.apply(noisy_params(key, q[0], q[1], how), x)
-    together = jax.jit(jax.vmap(outputs))(keys, jax.tree.map(lambda *leaves: jnp.stack(leaves), *tasks), x)
-    for t, alone in enumerate(map(jax.jit(outputs), keys, tasks, x)):
-        np.testing.assert_allclose(together[t], alone, rtol=1e-8, atol=1e-10)
+@every_layer
+def test_tasks_at_once_equal_tasks_alone(kind, how):
+    mean, _, x = layer_of(kind)
+    keys, tasks = jax.random.split(jax.random.key(0), 3), [random_like(mean, seed) for seed in range(3)]
+    outputs = lambda key, q: noisy_params(key, q[0], q[1], how)(x)
+    together = jax.jit(jax.vmap(outputs))(keys, jax.tree.map(lambda *leaves: jnp.stack(leaves), *tasks))
+    for t, alone in enumerate(map(jax.jit(outputs), keys, tasks)):
+        np.testing.assert_allclose(together[t], alone, rtol=1e-10, atol=1e-12)
 
 
 @every_how

@@ -4,11 +4,12 @@
 vector. NumPy draws the numbers: the references share no randomness with what they judge.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy.stats
 from jax.flatten_util import ravel_pytree
 
 from metaprior import families, likelihoods
@@ -18,6 +19,7 @@ from metaprior.tasks.linear import exact_posterior, log_evidence
 from metaprior.types import Data, Episode, Prior
 
 KEY = jax.random.key(0)
+stats: Any = scipy.stats  # its own types know scalars only
 
 
 class World(NamedTuple):
@@ -55,7 +57,7 @@ class World(NamedTuple):
         )
 
     def log_evidence(self, mean, covariance, data):
-        """log ∫ p(θ) p(data | θ)^{1/T} dθ, up to a constant that depends on n and T alone (none at T = 1)."""
+        """The log of ∫ p(θ) p(data | θ)^{1/T} dθ, up to a constant that depends on n and T alone (none at T = 1)."""
         return log_evidence(mean, covariance, data.x, data.y, self.noise_std * self.temperature**0.5)
 
 
@@ -105,16 +107,21 @@ def silent_data(number, size=1):
 
 
 def adapted(inference, family, prior, source, steps, *, key=KEY, start=None):
-    """q after `steps` steps, compiled whole: many small programs would take longer to compile than one."""
+    """The posterior after `steps` steps, compiled whole: many small programs would take longer to compile than one."""
     start = family.start(prior.dist) if start is None else start
-    return jax.jit(lambda *args: infer(inference, *args, steps)[0])(key, prior, start, source)
+    return jax.jit(lambda *args: infer(inference, *args, steps=steps)[0])(key, prior, start, source)
+
+
+def words(inference, prior, source) -> str:
+    """What its check has to say; nothing is the empty string."""
+    return inference.check(prior, source) or ""
 
 
 class Network(NamedTuple):
     """A small smooth network with data it does not fit."""
 
-    params: object
-    apply: object
+    params: Any
+    apply: Any
     episode: Episode
 
 

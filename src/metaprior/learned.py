@@ -6,7 +6,8 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import ArrayLike, Float
+from jaxtyping import Float
+from numpy.typing import ArrayLike
 
 from metaprior.predict import Calibration, Predictive, default_predictor
 from metaprior.training import TEST_STEPS, Trained, open_trained
@@ -27,6 +28,7 @@ class Adapted:
         steps = self.steps if steps is None else steps
         if not 0 <= steps <= self.steps:
             raise ValueError(f"adapted for {self.steps} steps, asked for {steps}: adapt with steps={steps}")
+        steps = steps if self.support.x.shape[0] else 0  # without points nothing is learned: the prior predictive
         setup, state = self._trained.setup, self._trained.state
         inputs = _as_points(x, setup.tasks.inputs, "x")
         predictor = default_predictor(
@@ -76,7 +78,8 @@ def _extend(trained: Trained, steps: int) -> Trained:
 
 
 def _as_points(values: ArrayLike, width: int, name: str) -> Float[jax.Array, "N D"]:
-    array = np.asarray(values, dtype=float)
+    with np.errstate(over="ignore"):  # too large for the device's numbers is not finite either
+        array = np.asarray(values, dtype=float).astype(jnp.result_type(float))
     if array.ndim == 1 and (width == 1 or array.size == 0):
         array = array.reshape(-1, width)
     if array.ndim != 2 or array.shape[1] != width:
@@ -84,4 +87,4 @@ def _as_points(values: ArrayLike, width: int, name: str) -> Float[jax.Array, "N 
     if not np.isfinite(array).all():
         bad = int(np.argmax(~np.isfinite(array).all(axis=1)))
         raise ValueError(f"{name} holds a value that is not finite at point {bad}: remove or mend it")
-    return jnp.asarray(array, jnp.result_type(float))
+    return jnp.asarray(array)

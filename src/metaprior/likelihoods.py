@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from metaprior.types import Batch, Key, Likelihood, Params, Source
 
@@ -95,7 +95,7 @@ def _supervised(outputs, log_density, temperature) -> Likelihood:
     )
 
 
-def _data_as_they_are(key: Key, params: Params, source: Source) -> Batch:
+def _data_as_they_are(key: Key, params: PyTree, source: Source) -> Batch:
     del key, params  # given data do not depend on who looks at them; rollouts would
     return source
 

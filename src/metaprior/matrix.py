@@ -25,6 +25,7 @@ from jaxtyping import Array, Float
 from metaprior.families import log_probs
 from metaprior.inference.base import infer
 from metaprior.inference.laplace import log_evidence_correction
+from metaprior.last_layer import LastLayer
 from metaprior.types import Batch, Dist, Episode, Family, Inference, Key, Likelihood, Posteriors, Prior
 
 ROWS = ("elbo", "gem", "evidence")
@@ -85,12 +86,9 @@ def score(cell: Cell, key: Key, prior: Prior, episode: Episode, memory=()):
         value, posteriors = cell.inference.score(key_score, prior, episode)
         return value, (posteriors, memory)
     posteriors, memory = two_posteriors(cell, key_infer, prior, episode, memory)
-    return FORMULAS[cell.column if cell.row != "evidence" else "evidence"](
-        cell, key_score, prior, posteriors, episode
-    ), (
-        posteriors,
-        memory,
-    )
+    posteriors = Posteriors(*(_on_features_of(prior.dist, q) for q in posteriors))
+    formula = FORMULAS["evidence" if cell.row == "evidence" else cell.column]
+    return formula(cell, key_score, prior, posteriors, episode), (posteriors, memory)
 
 
 def two_posteriors(cell: Cell, key: Key, prior: Prior, episode: Episode, memory=()):
@@ -110,6 +108,11 @@ def two_posteriors(cell: Cell, key: Key, prior: Prior, episode: Episode, memory=
     stage = second_stage(cell, held, reached, episode)
     q2, memory = infer(cell.inference, key2, stage.prior, stage.start, stage.source, cell.steps[1], memory)
     return Posteriors(q1, jax.lax.stop_gradient(q2) if gem else q2), memory
+
+
+def _on_features_of(prior: Dist, q: Dist) -> Dist:
+    """Feature weights belong to Θ and not to the posterior: where q is held fixed they keep their gradient."""
+    return q._replace(features=prior.features) if isinstance(q, LastLayer) else q
 
 
 def tempered_fit(cell: Cell, key: Key, q: Dist, batch: Batch) -> Float[Array, ""]:

@@ -20,10 +20,12 @@ from metaprior.inference import INFERENCES, trajectory
 from metaprior.inference.platipus import platipus_extra
 from metaprior.matrix import Cell
 from metaprior.methods import Method, family, validate
+from metaprior.models import Model
+from metaprior.models.noise import noisy_params, require_noisy
 from metaprior.rules import apply_rules, bounded, clipped
 from metaprior.types import Dist, Episode, Key, Likelihood, Params, Prior, Source
 
-__all__ = ["Info", "MetaLearner", "State", "meta_learner", "meta_optimizer", "task_keys", "trainer"]
+__all__ = ["Info", "MetaLearner", "State", "meta_learner", "meta_optimizer", "scale_by_fisher", "task_keys", "trainer"]
 
 
 class State(NamedTuple):
@@ -61,18 +63,23 @@ class MetaLearner(NamedTuple):
 
 
 def meta_learner(
-    method: Method, likelihood: Likelihood, *, optimizer: optax.GradientTransformation | None = None
+    method: Method,
+    likelihood: Likelihood,
+    *,
+    model: Model | None = None,
+    optimizer: optax.GradientTransformation | None = None,
 ) -> MetaLearner:
     """Bind a row of the table to a likelihood.
 
     Args:
         method: a row, `methods.get("gem-bml+")`.
         likelihood: with the temperature it is to have; see `likelihoods`.
+        model: needed where the method samples by other estimators than plain weights.
         optimizer: the meta-optimiser; None takes `meta_optimizer(method.meta_rate)`.
     """
     validate(method)
     optimizer = optimizer or meta_optimizer(method.meta_rate)
-    prior_family, cell = family(method.prior, method), make_cell(method, likelihood)
+    prior_family, cell = family(method.prior, method), make_cell(method, likelihood, model)
 
     def init(key, params):
         key_prior, key_train = jax.random.split(key)
@@ -113,7 +120,7 @@ def meta_learner(
             elbo=_mean_of_kept(kept, elbo),
             left_out=(~kept).sum().astype(jnp.int32),
             finite=~none_kept & trees.all_finite(prior),
-            step_norm=optax.tree.norm(updates),
+            step_norm=jnp.where(none_kept, 0.0, optax.tree.norm(updates)),
             log_std=_statistics(prior.dist.log_std if isinstance(prior.dist, MeanField) else None),
             log_rate=_statistics(prior.log_rate),
         )
@@ -131,13 +138,16 @@ def meta_learner(
     return MetaLearner(init, step, gradient, adapt, check, cell, method)
 
 
-def make_cell(method: Method, likelihood: Likelihood) -> Cell:
+def make_cell(method: Method, likelihood: Likelihood, model: Model | None = None) -> Cell:
     """The pieces a row names, put together."""
     posterior = family(method.posterior, method)
     options = dict(method.options)
-    step_size = {"gradient": "optimizer", "implicit": "optimizer"}.get(method.inference, "rate")
-    if method.inference != "conjugate":
-        options.setdefault(step_size, method.rate)
+    if method.inference in ("gradient", "implicit"):
+        options = inner_optimizer(method) | options
+    elif method.inference != "conjugate":
+        options.setdefault("rate", method.rate)
+    if method.inference == "gradient" and method.estimator != "weights":
+        options.setdefault("draw", _noisy_draw(method, model))
     if method.inference in ("gradient", "natural_vi"):
         options.setdefault("num_samples", method.num_samples)
     if method.inference == "preconditioned" and method.rates == "tied":
@@ -156,6 +166,31 @@ def make_cell(method: Method, likelihood: Likelihood) -> Cell:
         scores=method.scores,
         num_samples=method.num_samples,
     )
+
+
+def inner_optimizer(method: Method) -> dict[str, Any]:
+    """The inner optimiser of a row. Momentum hurts across tasks, so Adam has none; its root is safe to differentiate."""
+    if method.optimizer == "sgd":
+        return {"optimizer": method.rate}
+    adam = optax.adam(method.rate, b1=0.0, eps_root=1e-8)
+    return {"optimizer": adam} | ({"share_state": True} if method.optimizer == "shared-adam" else {})
+
+
+def scale_by_fisher() -> optax.GradientTransformation:
+    r"""Natural meta-steps for a mean-field prior, whose Fisher matrix in (μ, log σ) is diag(1/σ², 2).
+
+    With a rate of one, GEM-BML's step in the means is then Reptile's interpolation $\mu + \overline{(m - \mu)}$, and its step in
+    the widths the EM update to first order. Chain it before `optax.sgd(rate)`.
+    """
+
+    def update(updates, state, params):
+        dist = updates.dist._replace(
+            mean=jax.tree.map(lambda g, s: g * jnp.exp(2 * s), updates.dist.mean, params.dist.log_std),
+            log_std=jax.tree.map(lambda g: g / 2, updates.dist.log_std),
+        )
+        return updates._replace(dist=dist), state
+
+    return optax.GradientTransformation(lambda params: optax.EmptyState(), update)
 
 
 def meta_optimizer(
@@ -225,6 +260,21 @@ def trainer(learner: MetaLearner, draw: Callable[[Key], Episode], meta_batch: in
 def task_keys(key: Key, num_tasks: int) -> Key:
     """One key per task, each depending on the task's number alone: batching and sharding cannot change the draws."""
     return jax.vmap(lambda index: jax.random.fold_in(key, index))(jnp.arange(num_tasks))
+
+
+def _noisy_draw(method: Method, model: Model | None):
+    if model is None:
+        raise ValueError(f"the {method.estimator} estimator needs the layers of a network: pass model= to meta_learner")
+    require_noisy(model, method.estimator)
+    if method.posterior != "mean-field":
+        raise ValueError(
+            f"the {method.estimator} estimator samples mean-field weights, not a {method.posterior} posterior"
+        )
+
+    def draw(key, q):
+        return noisy_params(key, q.mean, jax.tree.map(jnp.exp, q.log_std), method.estimator)
+
+    return draw
 
 
 def _start(cell: Cell, prior: Prior) -> Dist:

@@ -11,6 +11,7 @@ from metaprior import families
 from metaprior.inference import INFERENCES
 from metaprior.last_layer import last_layer
 from metaprior.matrix import COLUMNS, ROWS, SECOND_STAGES
+from metaprior.models.noise import ESTIMATORS
 from metaprior.rules import RATE_RULES, WIDTH_RULES
 from metaprior.types import Family
 
@@ -34,21 +35,24 @@ class Method(NamedTuple):
     num_samples: int = 1  # weight draws per step
     num_particles: int = 1
     scores: str = "all"
+    optimizer: str = "sgd"  # of gradient inference: sgd, adam (fresh for each task), shared-adam (Reptile's)
+    estimator: str = "weights"  # how a gradient step samples: weights, local, flipout
     options: Mapping[str, Any] = {}  # further arguments of the inference
     rate: float = 0.01  # inner step size
     draw_steps: bool = False  # each task draws its steps on the support uniformly from 1..steps[0]
     clip: float | None = None  # largest norm of one task's gradient in the means
-    meta_rate: float = 1e-3
+    meta_rate: float = 4e-3
     meta_batch: int = 5
 
 
+OPTIMIZERS = ("sgd", "adam", "shared-adam")
 FAMILIES = ("delta", "mean-field", "full", "particles", "last-layer")
 CONJUGATE_NOISE = 0.3  # observation noise that the exact head assumes
 
 # σ₀² = α: a tied step is αᵢ = σᵢ², and Gradient-EM's (m2 − m1)/σ² is minus the sum of the second stage's gradients. Drawing
 # the number of steps keeps the prior a good place to start from; with the joint second stage learned rates pay.
 _GEM: dict[str, Any] = dict(prior="mean-field", posterior="delta", inference="preconditioned", widths="debiased", rates="tied",
-            std=0.1, rate=0.01, draw_steps=True, clip=10.0, meta_rate=4e-3)  # fmt: skip
+            std=0.1, rate=0.01, draw_steps=True, clip=10.0)  # fmt: skip
 _VI: dict[str, Any] = dict(
     prior="mean-field", posterior="mean-field", inference="gradient", temperature=0.01, std=0.0183
 )
@@ -83,15 +87,16 @@ METHODS: tuple[Method, ...] = (
            **_POINT),
     Method("imaml", "MAML with an implicit derivative (Rajeswaran et al. 2019)",
            prior="mean-field", posterior="delta", inference="implicit", row="elbo", column="conditional",
-           second_stage="none", steps=(10, 0), temperature=0.01, std=0.1),
+           second_stage="none", steps=(10, 0), temperature=0.01, std=0.022,
+           meta_rate=2e-3, options={"damping": 1e3}),
     Method("reptile", "move the prior to where adaptation ends (Nichol et al. 2018)",
            row="gem", column="joint", second_stage="sequential", steps=(5, 5), options=_FREE, **_POINT),
     Method("bmaml", "SVGD particles chase a leader that has seen the query (Yoon et al. 2018)",
            prior="particles", posterior="particles", inference="svgd", row="gem", column="conditional",
-           second_stage="joint-from-q1", steps=(5, 5), num_particles=5, std=0.1),
+           second_stage="joint-from-q1", steps=(5, 5), num_particles=5, std=0.02),
     Method("bmaml-evidence", "SVGD particles scored by their log-mean query likelihood",
            prior="particles", posterior="particles", inference="svgd", row="evidence", column="conditional",
-           second_stage="none", steps=(5, 0), num_particles=5, std=0.1),
+           second_stage="none", steps=(5, 0), num_particles=5, std=0.02),
     Method("llama", "Laplace evidence of the query at the adapted point (Grant et al. 2018)",
            row="evidence", column="conditional", second_stage="none", steps=(5, 0),
            prior="mean-field", posterior="delta", inference="gradient", options=_FREE, std=0.0183),
@@ -139,7 +144,11 @@ def validate(method: Method) -> None:
     _one_of("width rule", method.widths, WIDTH_RULES)
     _one_of("rate rule", method.rates, RATE_RULES)
     _one_of("scores", method.scores, ("all", "query"))
+    _one_of("inner optimiser", method.optimizer, OPTIMIZERS)
+    _one_of("estimator", method.estimator, tuple(ESTIMATORS))
     families.require_width(method.std)
+    if not (isinstance(method.steps, tuple) and len(method.steps) == 2):
+        raise ValueError(f"steps is a pair, on the support and of the second stage, got {method.steps}: pass (5, 5)")
     if min(method.steps) < 0:
         raise ValueError(f"inner steps cannot be negative, got {method.steps}")
     for name in ("temperature", "rate", "meta_rate", "meta_batch", "num_samples", "num_particles"):
@@ -151,14 +160,42 @@ def validate(method: Method) -> None:
             f"{method.inference} cannot infer a {method.posterior} posterior: "
             f"choose a posterior of {' or '.join(supported)}, or inference {' or '.join(_able(method.posterior))}"
         )
-    if method.rates in ("tied", "debiased", "exact") and method.inference != "preconditioned":
-        raise ValueError(f"{method.inference} has no rates to learn: use inference preconditioned, or rates='none'")
     if method.clip is not None and not method.clip > 0:
         raise ValueError(f"the clip of a task's gradient must be above zero or None, got {method.clip}")
+    if method.prior not in _priors(method):
+        raise ValueError(
+            f"{method.inference} of a {method.posterior} posterior cannot start from a {method.prior} prior: "
+            f"choose a prior of {' or '.join(_priors(method))}"
+        )
+    if method.row == "evidence" and method.posterior not in ("delta", "particles"):
+        raise ValueError(
+            "the row 'evidence' scores a point or particles: set posterior='delta' or posterior='particles'"
+        )
+    _validate_rules(method)
+
+
+def _validate_rules(method: Method) -> None:
+    if method.rates in ("tied", "debiased", "exact") and method.inference != "preconditioned":
+        raise ValueError(f"{method.inference} has no rates to learn: use inference preconditioned, or rates='none'")
+    if method.rates == "exact" and method.row == "gem" and method.column != "conditional":
+        raise ValueError("posteriors held fixed give rates no gradient: set rates='debiased', or row='elbo'")
     if method.rates == "tied" and method.prior != "mean-field":
         raise ValueError("rates tied to widths need a mean-field prior: set prior='mean-field' or rates='debiased'")
     if "debiased" in (method.widths, method.rates) and method.second_stage == "none":
         raise ValueError("the debiased rule compares two posteriors: it needs a second stage, for example 'sequential'")
+    if method.widths == "debiased" and (method.prior in ("full", "last-layer") or method.inference == "platipus"):
+        raise ValueError(
+            "the debiased rule is for the widths of a mean-field prior: set widths='exact' or widths='frozen'"
+        )
+
+
+def _priors(method: Method) -> tuple[str, ...]:
+    """The families of prior that inference can start from: its posterior's own, unless it asks for a mean alone."""
+    if method.inference == "platipus":
+        return ("mean-field",)
+    if method.posterior == "delta" or method.inference == "laplace":
+        return ("delta", "mean-field", "full")
+    return (method.posterior,)
 
 
 def _able(posterior: str) -> list[str]:

@@ -33,7 +33,7 @@ def apply_rules(
         )
         gradient = gradient._replace(dist=gradient.dist._replace(log_std=doubled))
     if widths == "frozen":
-        gradient = gradient._replace(dist=_without_widths(gradient.dist))
+        gradient = gradient._replace(dist=_without_widths(gradient.dist), extra=_without_widths(gradient.extra))
     if prior.log_rate is not None and rates == "debiased":
         per_rate = jax.tree.map(
             lambda c, r: c * jnp.exp(-r) / rate, cross_term(family, prior, posteriors), prior.log_rate
@@ -78,8 +78,8 @@ def cross_term(family: Family, prior: Prior, posteriors: Posteriors) -> Params:
     return jax.tree.map(lambda a, b, mu: (b - a) * (a - mu), m1, m2, prior.dist.mean)
 
 
-def _without_widths(dist):
-    zero = {
-        name: jax.tree.map(jnp.zeros_like, getattr(dist, name)) for name in ("log_std", "tril") if hasattr(dist, name)
-    }
-    return dist._replace(**zero)
+def _without_widths(part):
+    names = [name for name in ("log_std", "tril", "query_log_std") if hasattr(part, name)]
+    return (
+        part._replace(**{name: jax.tree.map(jnp.zeros_like, getattr(part, name)) for name in names}) if names else part
+    )

@@ -52,6 +52,10 @@ class Settings:
     """none, sequential, joint-from-prior or joint-from-q1."""
     num_samples: int | None = None
     """Weight draws per inner step."""
+    estimator: str | None = None
+    """How a gradient step samples: weights, local (reparameterisation), flipout."""
+    optimizer: str | None = None
+    """Inner optimiser of gradient inference: sgd, adam (fresh for each task), shared-adam."""
     num_particles: int | None = None
     """Particles of SVGD and PLATIPUS."""
     meta_batch: int | None = None
@@ -95,6 +99,8 @@ def method_of(settings: Settings) -> methods.Method:
         "rates",
         "second_stage",
         "num_samples",
+        "estimator",
+        "optimizer",
         "num_particles",
         "meta_batch",
         "meta_rate",
@@ -119,7 +125,9 @@ def assemble(settings: Settings) -> Setup:
     noise_std = method.options["noise_std"] if exact_head else SQUARED_ERROR
     likelihood = gaussian(model.apply, noise_std=noise_std, temperature=method.temperature)
     horizon = settings.iterations if settings.decay and settings.iterations else None
-    learner = meta_learner(method, likelihood, optimizer=meta_optimizer(method.meta_rate, iterations=horizon))
+    learner = meta_learner(
+        method, likelihood, model=model, optimizer=meta_optimizer(method.meta_rate, iterations=horizon)
+    )
     predictor = default_predictor(model.apply, learner.cell.family, method.inference, num_functions=0)
     return Setup(settings, tasks, model, likelihood, learner, predictor)
 

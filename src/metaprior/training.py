@@ -67,15 +67,13 @@ def train(
 
     Args:
         setup: the pieces.
-        run: from `runs.create`.
+        run: from `create_run`.
         chunk: iterations per compiled call; metrics are averaged over a chunk.
         checkpoint_every: iterations between checkpoints, rounded up to whole chunks.
         report: called after each chunk.
     """
     state, notes = restored_state(setup, run)
     runs.rewind(run, int(state.iteration))
-    if int(state.iteration) == 0:
-        require_stable(setup, state)
     compiled = jax.jit(trainer(setup.learner, setup.tasks.sample, setup.learner.method.meta_batch), static_argnums=1)
     trial = setup.tasks.sample(jax.random.key(setup.settings.seed)).support
     last_saved, rows = int(state.iteration), []
@@ -90,16 +88,19 @@ def train(
                 _raise_diverged(run, done, infos)
             state, done = next_state, done + length
             rows.append(_row(done, infos))
-            finished = done >= setup.settings.iterations
-            if done - last_saved >= checkpoint_every or finished or interrupted():
+            # Asked once: an interrupt that arrives between saving and raising must wait for the next chunk.
+            finished, stop = done >= setup.settings.iterations, interrupted()
+            if done - last_saved >= checkpoint_every or finished or stop:
                 problem = setup.learner.check(state, trial)
                 notes = notes + ([f"iteration {done}: {problem}"] if problem else [])
                 _save(run, state, rows)
                 last_saved, rows = done, []
             report(Progress(done, _chunk_mean(infos), notes))
             notes = []
-            if interrupted() and not finished:
+            if stop and not finished:
                 raise Interrupted(f"stopped at iteration {done}; saved in {run.folder}; go on with --resume")
+    if not checkpoints.available(run.checkpoints):  # zero iterations leave a prior too
+        _save(run, state, rows)
     return state
 
 
@@ -147,7 +148,7 @@ def open_trained(folder: str | Path, *, steps: int = TEST_STEPS) -> Trained:
     run = runs.open_run(folder)
     setup = assemble(from_dict(dict(run.settings)))
     if not checkpoints.available(run.checkpoints):
-        raise runs.RunError(f"{folder} has no checkpoint yet: train it first, metaprior train --out {folder}")
+        raise runs.RunError(f"{folder} has no checkpoint yet: train it first, metaprior train --resume --out {folder}")
     state, notes = restored_state(setup, run)
     calibration = load_calibration(run, int(state.iteration))
     if calibration is None or calibration.log_noise.shape[0] <= steps:
@@ -163,7 +164,9 @@ def finish(setup: Setup, run: runs.Run, state: State) -> Calibration:
 
 
 def create_run(setup: Setup, folder: str | Path, *, resume: bool) -> runs.Run:
-    """The run folder for these settings."""
+    """The run folder for these settings. Those that would diverge are refused before there is a folder."""
+    if not resume:
+        require_stable(setup, initial_state(setup))
     return runs.create(folder, as_dict(setup.settings), resume=resume)
 
 

@@ -2,10 +2,10 @@
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from metaprior import trees
-from metaprior.types import Dist, Inference, Key, Likelihood, Params, Prior, Source
+from metaprior.types import Dist, Inference, Key, Likelihood, Prior, Source
 
 
 def infer(
@@ -56,8 +56,16 @@ def mini_batch(key: Key, source: Source, batch_size: int | None) -> Source:
     return jax.tree.map(lambda leaf: leaf[chosen], source)
 
 
-def mean_loss(likelihood: Likelihood, params: Params, batch) -> Float[Array, ""]:
-    """−log p per point. On a mini-batch it is an unbiased estimate of the mean loss on all points."""
+def require_batch_size(batch_size: int | None) -> None:
+    """A mini-batch holds at least one point."""
+    if batch_size is not None and batch_size < 1:
+        raise ValueError(
+            f"a mini-batch needs at least one point, got batch_size={batch_size}: pass None for all points"
+        )
+
+
+def mean_loss(likelihood: Likelihood, params: PyTree, batch) -> Float[Array, ""]:
+    """−log p per point; `params` may hold noisy weights. On a mini-batch it is an unbiased estimate of the loss on all."""
     return -likelihood.log_prob(params, batch) / max(likelihood.size(batch), 1)
 
 

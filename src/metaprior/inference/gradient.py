@@ -15,8 +15,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from metaprior.families import MeanField
-from metaprior.inference.base import kl_weight, mean_loss, mini_batch
+from metaprior.families import Full, MeanField, cholesky
+from metaprior.inference.base import kl_weight, mean_loss, mini_batch, require_batch_size
 from metaprior.types import Dist, Family, Inference, Key, Likelihood, Params
 
 
@@ -57,6 +57,7 @@ def gradient(
         raise ValueError(f"the inner rate must be above zero, got {rate}")
     if num_samples < 1:
         raise ValueError(f"inference needs at least one sample per step, got num_samples={num_samples}")
+    require_batch_size(batch_size)
     chosen = optax.sgd(optimizer) if isinstance(optimizer, (int, float)) else optimizer
 
     def negative_elbo(q, key, prior, source):
@@ -83,7 +84,7 @@ def gradient(
     def check(prior, source):
         if rate is None or not pull:
             return None
-        return kl_stability(rate, kl_weight(likelihood, source), prior.dist)
+        return kl_stability(rate, kl_weight(likelihood, source), prior.dist, widths=family.name != "delta")
 
     return Inference(
         name="gradient",
@@ -96,16 +97,35 @@ def gradient(
     )
 
 
-def kl_stability(rate: float, weight: float, dist: Dist) -> str | None:
-    """Plain gradient steps on the KL contract only while rate·(T/n)/σ² < 2 for the narrowest weight."""
-    if not isinstance(dist, MeanField):
-        return None
-    narrowest = min(float(jnp.exp(s).min()) for s in jax.tree.leaves(dist.log_std))
+def kl_stability(rate: float, weight: float, dist: Dist, *, widths: bool = False) -> str | None:
+    """Plain gradient steps on the KL contract only while rate·(T/n)/σ² < 2 for the narrowest weight.
+
+    Where the posterior has `widths`, the curvature of the KL in log s is 2 at s = σ, whatever σ is: rate·(T/n) < 1.
+    """
+    narrowest = _narrowest(dist)
     growth = rate * weight / narrowest**2
     if growth < 2:
-        return None
+        return _width_stability(rate, weight) if widths else None
     return (
         f"gradient steps would diverge: rate·(T/n)/σ² = {rate:g}·{weight:g}/{narrowest:.3g}² = {growth:.3g}, and it must stay "
         f"below 2. Lower the inner rate below {2 * narrowest**2 / weight:.3g}, lower the temperature, widen the prior above "
         f"σ = {(rate * weight / 2) ** 0.5:.3g}, or use preconditioned or natural_vi inference"
     )
+
+
+def _width_stability(rate, weight) -> str | None:
+    if rate * weight < 1:
+        return None
+    return (
+        f"the widths of the posterior would not settle: rate·(T/n) = {rate:g}·{weight:g} = {rate * weight:.3g}, and it must stay "
+        f"below 1. Lower the inner rate below {1 / weight:.3g} or lower the temperature"
+    )
+
+
+def _narrowest(dist) -> float:
+    """The standard deviation of a prior in its narrowest direction."""
+    if isinstance(dist, Full):
+        return float(jnp.linalg.svd(cholesky(dist), compute_uv=False).min())
+    if isinstance(dist, MeanField):
+        return min(float(jnp.exp(s).min()) for s in jax.tree.leaves(dist.log_std) if s.size)
+    return 1.0  # a point

@@ -23,6 +23,8 @@ def implicit(
     """Gradient steps with the pull of the prior; differentiated at their end as if they had converged."""
     if solver_steps < 1:
         raise ValueError(f"the implicit derivative needs at least one solver step, got {solver_steps}")
+    if not damping >= 0:
+        raise ValueError(f"damping cannot be negative, got {damping}")
     explicit = gradient(likelihood, family, optimizer=optimizer)
 
     def posterior(state, prior, source):
@@ -31,9 +33,7 @@ def implicit(
         num_eff = likelihood.effective_size(source)
 
         def optimality(mean, dist):  # zero at θ*
-            slope = jax.grad(lambda m: num_eff * mean_loss(likelihood, m, source))(mean)
-            widths = dist.log_std if hasattr(dist, "log_std") else jax.tree.map(jnp.zeros_like, mean)
-            return jax.tree.map(lambda g, m, mu, s: g + (m - mu) * jnp.exp(-2 * s), slope, mean, dist.mean, widths)
+            return jax.grad(lambda m: num_eff * mean_loss(likelihood, m, source) + family.kl(Delta(m), dist))(mean)
 
         def damped_curvature(v):  # (Λ + H + damping) v
             _, product = jax.jvp(lambda m: optimality(m, held), (fixed,), (v,))

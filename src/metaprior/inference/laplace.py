@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
-from metaprior.families import Full, MeanField, cholesky, from_covariance, variance
+from metaprior.families import Delta, Full, MeanField, as_mean_field, cholesky, cross_entropy, from_covariance
 from metaprior.inference.base import mean_loss
 from metaprior.inference.curvature import ggn_dense, ggn_diagonal, output_hessian, output_jacobian
 from metaprior.types import Batch, Dist, Family, Inference, Likelihood, Params
@@ -30,6 +30,8 @@ class LaplaceState(NamedTuple):
 
 def laplace(likelihood: Likelihood, family: Family, *, rate: float = 0.5) -> Inference:
     """Damped Newton steps to the mode, then the curvature; dense for a `full` family, diagonal for `mean-field`."""
+    if not 0 < rate < 2:
+        raise ValueError(f"Newton steps contract only for a rate in (0, 2), got {rate}: use 0.5")
     dense = family.name == "full"
     curvature = _dense_curvature if dense else _diagonal_curvature
 
@@ -42,16 +44,12 @@ def laplace(likelihood: Likelihood, family: Family, *, rate: float = 0.5) -> Inf
     def posterior(state, prior, source):
         return curvature(likelihood, state.mean, prior.dist, source).gaussian(state.mean)
 
-    def check(prior, source):
-        del prior, source
-        return None if 0 < rate < 2 else f"Newton steps contract only for a rate in (0, 2), got {rate}: use 0.5"
-
     return Inference(
         name="laplace",
         init=lambda key, prior, start, source, memory: LaplaceState(start.mean),
         step=step,
         posterior=posterior,
-        check=check,
+        check=lambda prior, source: None,
     )
 
 
@@ -62,12 +60,11 @@ def log_evidence_correction(likelihood: Likelihood, mean: Params, prior: Dist, b
     """
     jacobian = output_jacobian(likelihood, mean, batch)
     points, outputs, weights = jacobian.shape
-    variances = ravel_pytree(variance(prior) if isinstance(prior, MeanField) else jax.tree.map(jnp.ones_like, mean))[0]
-    rows = jacobian.reshape(points * outputs, weights)
-    kernel = ((rows * variances[None, :]) @ rows.T).reshape(points, outputs, points * outputs)
+    roots = _times_root(jacobian.reshape(points * outputs, weights), prior)
+    kernel = (roots @ roots.T).reshape(points, outputs, points * outputs)
     hessian = output_hessian(likelihood, mean, batch) / likelihood.temperature
     product = jnp.einsum("nop,npk->nok", hessian, kernel).reshape(points * outputs, points * outputs)
-    return -0.5 * jnp.linalg.slogdet(jnp.eye(points * outputs) + product)[1]
+    return -0.5 * jnp.linalg.slogdet(jnp.eye(points * outputs, dtype=product.dtype) + product)[1]
 
 
 class _Curvature(NamedTuple):
@@ -81,16 +78,19 @@ def _dense_curvature(likelihood, mean, prior, source) -> _Curvature:
     factor = jax.scipy.linalg.cho_factor(precision)
     return _Curvature(
         solve=lambda g: unravel(jax.scipy.linalg.cho_solve(factor, ravel_pytree(g)[0])),
-        gaussian=lambda m: from_covariance(m, jax.scipy.linalg.cho_solve(factor, jnp.eye(precision.shape[0]))),
+        gaussian=lambda m: from_covariance(
+            m, jax.scipy.linalg.cho_solve(factor, jnp.eye(*precision.shape, dtype=precision.dtype))
+        ),
     )
 
 
 def _diagonal_curvature(likelihood, mean, prior, source) -> _Curvature:
     num_eff = likelihood.effective_size(source)
-    log_std = prior.log_std if isinstance(prior, MeanField) else jax.tree.map(jnp.zeros_like, mean)
-    precision = jax.tree.map(
-        lambda h, s: num_eff * h + jnp.exp(-2 * s), ggn_diagonal(likelihood, mean, source), log_std
-    )
+    if isinstance(prior, Full):
+        prior_precision = ravel_pytree(mean)[1](jnp.diagonal(_prior_precision(prior)))
+    else:  # never a matrix: a network may have many weights
+        prior_precision = jax.tree.map(lambda s: jnp.exp(-2 * s), as_mean_field(prior).log_std)
+    precision = jax.tree.map(lambda h, p: num_eff * h + p, ggn_diagonal(likelihood, mean, source), prior_precision)
     return _Curvature(
         solve=lambda g: jax.tree.map(lambda x, p: x / p, g, precision),
         gaussian=lambda m: MeanField(m, jax.tree.map(lambda p: -0.5 * jnp.log(p), precision)),
@@ -100,13 +100,16 @@ def _diagonal_curvature(likelihood, mean, prior, source) -> _Curvature:
 def _prior_precision(prior: Dist) -> Float[Array, "W W"]:
     if isinstance(prior, Full):
         lower = cholesky(prior)
-        return jax.scipy.linalg.cho_solve((lower, True), jnp.eye(lower.shape[0]))
-    if isinstance(prior, MeanField):
-        return jnp.diag(jnp.exp(-2 * ravel_pytree(prior.log_std)[0]))
-    return jnp.eye(ravel_pytree(prior.mean)[0].size)
+        return jax.scipy.linalg.cho_solve((lower, True), jnp.eye(*lower.shape, dtype=lower.dtype))
+    return jnp.diag(jnp.exp(-2 * ravel_pytree(as_mean_field(prior).log_std)[0]))
+
+
+def _times_root(rows, prior):
+    """Rows · L, with L Lᵀ the covariance of the prior."""
+    if isinstance(prior, Full):
+        return rows @ cholesky(prior)
+    return rows * jnp.exp(ravel_pytree(as_mean_field(prior).log_std)[0])[None, :]
 
 
 def _negative_log_joint(likelihood, mean, prior, source):
-    deviation = ravel_pytree(mean)[0] - ravel_pytree(prior.mean)[0]
-    pull = 0.5 * deviation @ _prior_precision(prior) @ deviation
-    return likelihood.effective_size(source) * mean_loss(likelihood, mean, source) + pull
+    return likelihood.effective_size(source) * mean_loss(likelihood, mean, source) + cross_entropy(Delta(mean), prior)

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from metaprior.families import MeanField
-from metaprior.inference.base import mean_loss, mini_batch
+from metaprior.inference.base import mean_loss, mini_batch, require_batch_size
 from metaprior.inference.curvature import ggn_diagonal
 from metaprior.types import Family, Inference, Likelihood, Params
 
@@ -31,6 +31,9 @@ def natural_vi(
     """Natural steps of size β = `rate`; `num_samples=0` takes gradient and curvature at the mean."""
     if not 0 < rate <= 1:
         raise ValueError(f"a natural step needs a rate β in (0, 1], got {rate}: 0.05 is a good start")
+    if num_samples < 0:
+        raise ValueError(f"samples per step cannot be negative, got num_samples={num_samples}: 0 takes the mean")
+    require_batch_size(batch_size)
 
     def init(key, prior, start, source, memory):
         del key, prior, source, memory

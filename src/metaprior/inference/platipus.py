@@ -40,6 +40,12 @@ def platipus(
 ) -> Inference:
     """Draws around a shifted mean, each adapted by gradient descent; `steps` of them in training."""
     del family
+    if not rate > 0:
+        raise ValueError(f"the inner rate must be above zero, got {rate}")
+    if steps < 0 or num_particles < 1:
+        raise ValueError(
+            f"platipus needs zero steps or more and at least one particle, got steps={steps}, num_particles={num_particles}"
+        )
 
     def descend(params, source, step_size):
         slope = jax.grad(lambda p: mean_loss(likelihood, p, source))(params)

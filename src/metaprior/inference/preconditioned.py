@@ -14,7 +14,7 @@ import jax.numpy as jnp
 
 from metaprior import trees
 from metaprior.families import MeanField
-from metaprior.inference.base import mean_loss, mini_batch
+from metaprior.inference.base import mean_loss, mini_batch, require_batch_size
 from metaprior.types import Dist, Family, Inference, Likelihood, Params, Prior
 
 
@@ -37,6 +37,9 @@ def preconditioned(
     """Gradient steps with a rate per weight; `tied_to` is σ₀ when rates follow the widths of the prior."""
     if not rate > 0:
         raise ValueError(f"the inner rate must be above zero, got {rate}")
+    if tied_to is not None and not tied_to > 0:
+        raise ValueError(f"rates are tied to a width above zero, got tied_to={tied_to}: pass the prior's first width")
+    require_batch_size(batch_size)
 
     def init(key, prior, start, source, memory):
         del key, source, memory
@@ -79,7 +82,9 @@ def weight_rates(prior: Prior, rate: float, tied_to: float | None) -> Params:
     return jax.tree.map(lambda r: rate * jnp.exp(r), prior.log_rate)
 
 
-def rate_stability(likelihood, mean, rates, source, *, limit: float = 2.0, num_iterations: int = 20) -> str | None:
+def rate_stability(
+    likelihood, mean, rates, source, *, pull: float = 0.0, limit: float = 2.0, num_iterations: int = 20
+) -> str | None:
     """The largest curvature of the loss along the rates, by power iteration: steps contract only while it is below 2."""
     if likelihood.size(source) == 0:
         return None
@@ -88,12 +93,13 @@ def rate_stability(likelihood, mean, rates, source, *, limit: float = 2.0, num_i
     def scaled_curvature(v):  # R^½ H R^½ v, which has the eigenvalues of R H
         direction = jax.tree.map(jnp.multiply, roots, v)
         gradient = jax.grad(lambda params: mean_loss(likelihood, params, source))
-        return jax.tree.map(jnp.multiply, roots, jax.jvp(gradient, (mean,), (direction,))[1])
+        curved = jax.jvp(gradient, (mean,), (direction,))[1]
+        return jax.tree.map(lambda r, c, d: r * (c + pull * d), roots, curved, direction)
 
     def iterate(v, _):
         w = scaled_curvature(v)
         norm = jnp.sqrt(trees.total(jax.tree.map(jnp.square, w)))
-        return jax.tree.map(lambda x: x / (norm + 1e-30), w), norm
+        return jax.tree.map(lambda x: x / (norm + 1e-30).astype(x.dtype), w), norm
 
     start = trees.normal_like(jax.random.key(0), mean)
     _, norms = jax.jit(lambda v: jax.lax.scan(iterate, v, None, length=num_iterations))(start)

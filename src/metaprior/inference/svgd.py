@@ -14,7 +14,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
 from metaprior.families import Particles
-from metaprior.inference.base import mini_batch
+from metaprior.inference.base import mini_batch, require_batch_size
 from metaprior.inference.preconditioned import rate_stability
 from metaprior.types import Family, Inference, Likelihood
 
@@ -31,6 +31,11 @@ def svgd(
     del family
     if not rate > 0:
         raise ValueError(f"the inner rate must be above zero, got {rate}")
+    if weight_std is not None and not weight_std > 0:
+        raise ValueError(
+            f"the width of weights must be above zero, got weight_std={weight_std}: pass None for no prior"
+        )
+    require_batch_size(batch_size)
 
     def log_posterior(params, batch, num_eff):
         log_prior = 0.0
@@ -56,7 +61,10 @@ def svgd(
 
     def check(prior, source):
         first = jax.tree.map(lambda leaf: leaf[0], prior.dist.params)
-        return rate_stability(likelihood, first, jax.tree.map(lambda m: jnp.full_like(m, rate), first), source)
+        rates = jax.tree.map(lambda m: jnp.full_like(m, rate), first)
+        num_eff = max(likelihood.effective_size(source), 1e-30)
+        pull = 0.0 if weight_std is None else 1 / (num_eff * weight_std**2)
+        return rate_stability(likelihood, first, rates, source, pull=pull)
 
     return Inference(
         name="svgd",

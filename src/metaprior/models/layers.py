@@ -27,11 +27,12 @@ INITIALISERS = {
 
 
 class NoisyWeight(eqx.Module):
-    """N(mean, std²) in the place of a weight, with the key of its draw and the estimator that layers use for it."""
+    """N(mean, std²) in the place of a weight, and how a layer is to draw from it."""
 
     mean: Float[Array, "*shape"]
     std: Float[Array, "*shape"]
-    key: Key
+    noise: Float[Array, "*shape"]  # standard normal: what the points of a batch share of a draw
+    key: Key  # for what each point draws by itself
     # (product, weight, bias, x) -> one draw of the pre-activations
     estimator: Callable[[Product, Any, Any, Array], Array] = eqx.field(static=True)
 

@@ -21,6 +21,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
+from metaprior import trees
 from metaprior.models.base import Model, choose
 from metaprior.models.layers import Conv, Dense, NoisyWeight, Product, over_points
 from metaprior.types import Key, Params
@@ -37,11 +38,13 @@ def flipout(
     product: Product, weight: NoisyWeight, bias: NoisyWeight, x: Float[Array, "N ..."]
 ) -> Float[Array, "N ..."]:
     """⟨x, m⟩ + b + (⟨x ∘ r, ΔW⟩ + Δb) ∘ t, with signs r per point and input channel, t per point and output channel."""
-    in_key, out_key, weight_key = jax.random.split(weight.key, 3)
-    mean = product(x, weight.mean)
-    change = product(x * _signs(in_key, x), _deviation(weight_key, weight.std))
-    change = change + over_points(_deviation(bias.key, bias.std), change)
-    return mean + over_points(bias.mean, mean) + change * _signs(out_key, change)
+    inputs, outputs = weight.mean.shape[-2:]
+    # Equal at all positions, as the weights are; one call, because every random call costs compile time.
+    shape = (x.shape[0], *(1,) * (x.ndim - 2), inputs + outputs)
+    r, t = jnp.split(jax.random.rademacher(weight.key, shape, x.dtype), [inputs], axis=-1)
+    mean, change = product(x, weight.mean), product(x * r, weight.std * weight.noise)
+    change = change + over_points(bias.std * bias.noise, change)
+    return mean + over_points(bias.mean, mean) + change * t
 
 
 ESTIMATORS = {"weights": None, "local": local, "flipout": flipout}
@@ -69,18 +72,18 @@ def noisy_params(key: Key, mean: Params, std: Params, how: str) -> PyTree:
     estimator = choose("estimator", how, ESTIMATORS)
     # One width for an array must not become one draw for it.
     std = jax.tree.map(lambda m, s: jnp.broadcast_to(s, m.shape), mean, std)
-    leaves, structure = jax.tree.flatten(mean)
-    keys = structure.unflatten(jax.random.split(key, len(leaves)))
     if estimator is None:
-        return jax.tree.map(_draw, mean, std, keys)
+        return jax.tree.map(_draw, mean, std, trees.normal_like(key, mean))
     if not any(map(_is_layer, jax.tree.leaves(mean, is_leaf=_is_layer))):
         raise ValueError(_refusal(how))
-    replace = partial(NoisyWeight, estimator=estimator)
+    noise_key, points_key = jax.random.split(key)
+    noise, structure = trees.normal_like(noise_key, mean), jax.tree.structure(mean)
+    keys = structure.unflatten(jax.random.split(points_key, structure.num_leaves))
 
-    def noisy(mean, std, key):
-        return jax.tree.map(replace if _is_layer(mean) else _draw, mean, std, key)
+    def replace(mean, *others):
+        return jax.tree.map(partial(NoisyWeight, estimator=estimator) if _is_layer(mean) else _draw, mean, *others)
 
-    return jax.tree.map(noisy, mean, std, keys, is_leaf=_is_layer)
+    return jax.tree.map(replace, mean, std, noise, keys, is_leaf=_is_layer)
 
 
 def require_noisy(model: Model, how: str) -> None:
@@ -103,12 +106,14 @@ def variance_ratio(
         mean: m.
         std: s.
         how: the estimator to judge.
-        num_draws: gradients drawn of each; the ratio has a relative error of about √(4 / num_draws).
+        num_draws: gradients drawn of each.
     """
 
     def total(how: str) -> Float[Array, ""]:
         gradient = jax.grad(lambda q, k: loss(noisy_params(k, q[0], q[1], how)))
-        draws = jax.lax.map(partial(gradient, (mean, std)), jax.random.split(key, num_draws), batch_size=100)
+        draws = jax.lax.map(
+            partial(gradient, (mean, std)), jax.random.split(key, num_draws), batch_size=min(num_draws, 100)
+        )
         return sum((leaf.var(0).sum() for leaf in jax.tree.leaves(draws)), jnp.zeros(()))
 
     return total(how) / total("weights")
@@ -123,17 +128,9 @@ def _refusal(how: str) -> str:
     return f"{name} needs the layers of a built-in network; use how='weights'"
 
 
-def _deviation(key: Key, std: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
-    return std * jax.random.normal(key, std.shape, std.dtype)
-
-
-def _draw(mean: Float[Array, "*shape"], std: Float[Array, "*shape"], key: Key) -> Float[Array, "*shape"]:
-    return mean + _deviation(key, std)
-
-
-def _signs(key: Key, like: Float[Array, "N ... C"]) -> Float[Array, "N ... C"]:
-    shape = (like.shape[0], *(1,) * (like.ndim - 2), like.shape[-1])  # the same at every position, as the weights are
-    return jax.random.rademacher(key, shape, like.dtype)
+def _draw(mean: Array, std: Array, noise: Array, key: Key | None = None) -> Array:
+    del key
+    return mean + std * noise
 
 
 def _root(variance: Float[Array, "..."]) -> Float[Array, "..."]:

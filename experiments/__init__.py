@@ -1,0 +1,1 @@
+"""One file per experiment: settings as a frozen dataclass, `run(settings) -> results`, results as JSON under `results/`."""

@@ -1,0 +1,118 @@
+"""`metaprior evaluate`: how good a learned prior is on tasks it has never seen."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+from rich import box
+from rich.table import Table
+
+from metaprior import evaluation, training
+from metaprior.checkpoints import write_atomically
+from metaprior.cli import console
+from metaprior.cli.arguments import parse
+from metaprior.training import Trained
+
+HELP = """Judge a learned prior on unseen tasks: adapt to each of them, predict, compare with the truth.
+
+examples:
+  metaprior evaluate runs/sine
+  metaprior evaluate runs/sine --tasks-count 2000 --steps 20
+  metaprior evaluate runs/sine --json | jq .mse[-1]"""
+
+FILE = "evaluation.json"
+SHOWN = (0, 1, 2, 5, 10)
+
+
+@dataclass(frozen=True)
+class Evaluate:
+    """The flags of `metaprior evaluate`."""
+
+    run: Annotated[Path, tyro.conf.Positional]
+    """Folder of the run."""
+    json: bool = False
+    """Print one JSON object, and nothing else, on stdout."""
+    tasks_count: int = 600
+    """Unseen tasks to average over; always the first of one fixed series."""
+    steps: int = training.TEST_STEPS
+    """Adapt for 0 up to this many steps."""
+    out: Annotated[Path | None, tyro.conf.arg(help_behavior_hint=f"(default: RUN/{FILE})")] = None
+    """File for the JSON."""
+
+
+def run(argv: list[str]) -> int:
+    """The command."""
+    asked = parse(Evaluate, argv, prog="metaprior evaluate", help=HELP)
+    if asked.steps < 0:
+        raise ValueError(f"--steps cannot be negative, got {asked.steps}")
+    if asked.tasks_count < 1:
+        raise ValueError(f"--tasks-count must be at least 1, got {asked.tasks_count}")
+    with console.waiting(f"evaluating on {asked.tasks_count} unseen tasks"):
+        trained = training.open_trained(asked.run, steps=asked.steps)
+        result = scores(trained, steps=asked.steps, tasks_count=asked.tasks_count)
+    for line in trained.notes:
+        console.note(line)
+    if asked.json:
+        print(json.dumps(result, allow_nan=False))
+    else:
+        console.output().print(table(result, SHOWN))
+    save(result, asked.out or asked.run / FILE, required=asked.out is not None)
+    return 0
+
+
+def scores(trained: Trained, *, steps: int, tasks_count: int) -> dict[str, Any]:
+    """What is printed and saved: the scores, and what was scored."""
+    settings, calibration = trained.setup.settings, trained.calibration
+    result = evaluation.evaluate(trained.setup, trained.state, calibration, steps=steps, num_tasks=tasks_count)
+    about = {"task_set": settings.tasks, "method": settings.method, "seed": settings.seed, "shots": settings.shots}
+    return {**result, **about, "iteration": int(trained.state.iteration)}
+
+
+def save(result: dict[str, Any], path: Path, *, required: bool) -> None:
+    """Write the JSON; a run folder that is only to be read is no reason to lose the table."""
+    try:
+        write_atomically(path, (json.dumps(result, indent=2, allow_nan=False) + "\n").encode())
+    except OSError as error:
+        problem = f"{path} cannot be written ({error.strerror}): choose another --out"
+        if required:
+            raise ValueError(problem) from error
+        console.note(problem)
+
+
+def table(result: dict[str, Any], shown: Sequence[int]) -> Table:
+    """Scores after the steps that are `shown`, and after the last one."""
+    title = (
+        f"{result['method']} on {result['task_set']}: {result['tasks']} unseen tasks, {result['shots']} support points"
+    )
+    grid = Table(box=box.SIMPLE_HEAD, title=title, title_style="bold", title_justify="left", caption_justify="left")
+    grid.caption = (
+        f"± is the 95 % interval of the mean; near and far: within {evaluation.NEAR:g} of a support point, or not"
+    )
+    for name in ("steps", "MSE", "NLL", "CRPS", "90 % coverage", "near", "far", "rank corr."):
+        grid.add_column(name, justify="right")
+    for step in result["steps"]:
+        if step in shown or step == result["steps"][-1]:
+            grid.add_row(*_row({name: values[step] for name, values in result.items() if isinstance(values, list)}))
+    return grid
+
+
+def _row(at_step: dict[str, Any]) -> list[str]:
+    return [
+        str(at_step["steps"]),
+        f"{_number(at_step['mse'], 4)} ± {_number(at_step['mse_ci95'], 4)}",
+        _number(at_step["nll"], 3),
+        _number(at_step["crps"], 3),
+        *(_percent(at_step[name]) for name in ("coverage90", "coverage90_near", "coverage90_far")),
+        _number(at_step["rank_correlation"], 2),
+    ]
+
+
+def _number(value: float | None, digits: int) -> str:
+    return "–" if value is None else f"{value:.{digits}f}"
+
+
+def _percent(value: float | None) -> str:
+    return "–" if value is None else f"{100 * value:.1f} %"

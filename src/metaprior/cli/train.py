@@ -1,0 +1,159 @@
+"""`metaprior train`: from task set and method to a run folder that holds a learned prior."""
+
+import dataclasses
+import math
+import re
+import shlex
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+from rich.table import Table
+
+from metaprior import checkpoints, runs, training
+from metaprior.cli import console
+from metaprior.cli.arguments import parse
+from metaprior.meta import State
+from metaprior.predict import Calibration
+from metaprior.settings import Settings, Setup, assemble, from_dict
+from metaprior.tasks import TASKS
+
+HELP = """Learn a prior from many small tasks, into a run folder.
+
+examples:
+  metaprior train sinusoid --method gem-bml+ --out runs/sine
+  metaprior train sinusoid-challenging --method maml --shots 5 --hidden 100 100
+  metaprior train --resume --out runs/sine --iterations 80000
+
+Ctrl-C saves and stops; --resume goes on, and ends with the same prior as if nothing had happened."""
+
+
+@dataclass(frozen=True)
+class Choices(Settings):
+    """What decides the outcome. `auto` is the method's own value: see `metaprior methods`."""
+
+    tasks: Annotated[
+        str, tyro.conf.Positional, tyro.conf.arg(help=f"Which tasks to learn from: {', '.join(TASKS)}.")
+    ] = Settings.tasks
+    hidden: Annotated[tuple[int, ...], tyro.conf.arg(metavar="INT ...")] = Settings.hidden
+    """Widths of the hidden layers."""
+
+    def __post_init__(self):
+        """Settings that cannot be are refused by `checked`, in our words instead of the parser's."""
+
+    def checked(self) -> Settings:
+        """The settings, if they can be."""
+        return Settings(**{field.name: getattr(self, field.name) for field in dataclasses.fields(Settings)})
+
+
+@dataclass(frozen=True)
+class Train:
+    """The flags of `metaprior train`."""
+
+    settings: Choices
+    out: Annotated[Path | None, tyro.conf.arg(help_behavior_hint="(default: runs/TASKS-METHOD-SEED)")] = None
+    """Folder of the run: new or empty, unless resuming."""
+    resume: bool = False
+    """Go on with the run in --out, with its settings; only --iterations may be given anew, and raised."""
+    chunk: int = 500
+    """Iterations per compiled call, and per row of the metrics."""
+    checkpoint_every: int = 2000
+    """Iterations between checkpoints."""
+    quiet: bool = False
+    """Show warnings and errors only."""
+
+
+def run(argv: list[str]) -> int:
+    """The command."""
+    asked = parse(Train, argv, prog="metaprior train", help=HELP)
+    for name in ("chunk", "checkpoint_every"):
+        if getattr(asked, name) < 1:
+            raise ValueError(f"--{name.replace('_', '-')} must be at least 1, got {getattr(asked, name)}")
+    folder = asked.out or default_folder(asked.settings)
+    if asked.resume:
+        asked = _with_settings_of(folder, argv)
+    setup = assemble(asked.settings.checked())
+    with opened(setup, folder, resume=asked.resume) as folder_run:
+        train_into(setup, folder_run, chunk=asked.chunk, checkpoint_every=asked.checkpoint_every, quiet=asked.quiet)
+    return 0
+
+
+def default_folder(settings: Settings) -> Path:
+    """Where a run goes if nobody says so, under a name that needs no quotes in a shell.
+
+    >>> default_folder(Settings(method="gem-bml+", seed=3)).as_posix()
+    'runs/sinusoid-gem-bml-plus-3'
+    """
+    words = settings.tasks, settings.method.replace("+", "-plus-"), str(settings.seed)
+    return Path("runs") / re.sub(r"[^A-Za-z0-9._]+", "-", "-".join(words))
+
+
+@contextmanager
+def opened(setup: Setup, folder: Path, *, resume: bool) -> Iterator[runs.Run]:
+    """The run folder, locked until the end of the block."""
+    folder_run = training.create_run(setup, folder, resume=resume)
+    try:
+        for line in folder_run.notes:
+            console.note(line)
+        yield folder_run
+    finally:
+        runs.release(folder_run)
+
+
+def train_into(
+    setup: Setup, folder_run: runs.Run, *, chunk: int = 500, checkpoint_every: int = 2000, quiet: bool = False
+) -> None:
+    """Train and calibrate, with progress and a summary."""
+    began, folder, total = time.perf_counter(), folder_run.folder, setup.settings.iterations
+    start = max(checkpoints.available(folder_run.checkpoints), default=0)
+    try:
+        with console.progress(total, start=start, quiet=quiet) as report:
+            state = training.train(setup, folder_run, chunk=chunk, checkpoint_every=checkpoint_every, report=report)
+    except KeyboardInterrupt as stop:
+        words = str(stop) or "stopped; go on from the last checkpoint"
+        raise KeyboardInterrupt(f"{words}: metaprior train --resume --out {shlex.quote(str(folder))}") from None
+    calibration = _calibrated(setup, folder_run, state)
+    if not quiet:
+        console.output().print(_summary(folder_run, calibration, time.perf_counter() - began))
+
+
+def _with_settings_of(folder: Path, argv: list[str]) -> Train:
+    """The flags again, with a run's own settings as defaults: those that were given and differ are found by `runs`."""
+    kept = from_dict(dict(runs.open_run(folder).settings))
+    asked = parse(Train, argv, prog="metaprior train", help=HELP, default=Train(Choices(**vars(kept))))
+    if asked.settings.iterations < kept.iterations:
+        raise ValueError(
+            f"the run is to have {kept.iterations} iterations, --iterations {asked.settings.iterations} "
+            "would cut it short: it can only be raised"
+        )
+    return asked
+
+
+def _calibrated(setup: Setup, folder_run: runs.Run, state: State) -> Calibration:
+    known = training.load_calibration(folder_run, int(state.iteration))
+    if known is not None:
+        return known
+    try:
+        with console.waiting("calibrating on validation tasks"):
+            return training.finish(setup, folder_run, state)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt("stopped while calibrating; the training is done and saved") from None
+
+
+def _summary(folder_run: runs.Run, calibration: Calibration, seconds: float) -> Table:
+    grid = Table.grid(padding=(0, 2))
+    noise = [math.exp(float(value)) for value in calibration.log_noise]
+    rows = {
+        "run": str(folder_run.folder),
+        "iterations": f"{folder_run.settings['iterations']:,} ({seconds:.0f} s)",
+        "noise": f"{noise[0]:.3g} before adaptation, {noise[-1]:.3g} after {len(noise) - 1} steps (calibrated)",
+    }
+    if metrics := runs.read_metrics(folder_run):
+        rows["query NLL"] = f"{metrics[-1]['query_nll']:.3f} after adaptation in training"
+    for word, value in {**rows, "next": f"metaprior evaluate {shlex.quote(str(folder_run.folder))}"}.items():
+        grid.add_row(word, value)
+    return grid
