@@ -26,15 +26,16 @@ from metaprior.settings import Settings
 
 ROOT = Path(__file__).parents[1]
 ITERATIONS = 200
-TINY = ["--hidden", "8", "8", "--rate", "0.001", "--chunk", "20", "--checkpoint-every", "40"]
+TINY = ["--hidden", "8", "8", "--rate", "0.001", "--chunk", "20"]
 WHOLE = [*TINY, "--iterations", str(ITERATIONS)]
+OFTEN = ["--chunk", "20", "--checkpoint-every", "20"]
 # The command in a process of its own. Writing is slowed down, so that there is time to interrupt it.
 SLOW_PROGRAM = """
 import sys, time
 from metaprior import checkpoints, training
 from metaprior.cli import main
 save = checkpoints.save
-checkpoints.save = lambda *args: (time.sleep(0.1), save(*args), time.sleep(0.1))
+checkpoints.save = lambda *args: (time.sleep(0.25), save(*args), time.sleep(0.25))
 sys.exit(main(sys.argv[1:]))
 """
 
@@ -50,7 +51,7 @@ def few_validation_tasks():
 def uninterrupted(tmp_path_factory):
     """What every interrupted run must end with."""
     path = tmp_path_factory.mktemp("train") / "whole"
-    assert main(["train", *WHOLE, "--out", str(path), "--quiet"]) == 0
+    assert main(["train", *WHOLE, "--checkpoint-every", "80", "--out", str(path), "--quiet"]) == 0
     return path
 
 
@@ -81,7 +82,7 @@ def assert_same_end(folder, reference):
 
 
 def test_train_leaves_a_run_that_can_be_loaded(uninterrupted):
-    assert list(available(uninterrupted / "checkpoints")) == [120, 160, 200]
+    assert list(available(uninterrupted / "checkpoints")) == [80, 160, 200]
     rows = runs.read_metrics(runs.open_run(uninterrupted))
     assert [row["iteration"] for row in rows] == list(range(20, 201, 20))
     assert json.loads((uninterrupted / "settings.json").read_text())["hidden"] == [8, 8]
@@ -242,7 +243,7 @@ def test_divergence_is_code_1_and_keeps_the_last_good_state(tmp_path, capsys):
 
 def test_ctrl_c_saves_and_resuming_ends_with_the_same_prior(uninterrupted, tmp_path):
     folder = tmp_path / "run"
-    with start([*WHOLE, "--out", str(folder)]) as process:
+    with start([*WHOLE, *OFTEN, "--out", str(folder)]) as process:
         assert re.match(r" 20/200  query NLL", process.stdout.readline())
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=120)
@@ -256,22 +257,19 @@ def test_ctrl_c_saves_and_resuming_ends_with_the_same_prior(uninterrupted, tmp_p
 
 def kill_often(folder, reference, argv, *, kills, seed):
     """Kill -9 at random moments, as the program starts and as it saves; resume each time; the end is the same."""
+    newest = lambda: max(available(folder / "checkpoints"), default=0)
     draws, reached = random.Random(seed), [0]
     for count in range(kills):
-        again = ["--resume", *TINY[-4:]] if (folder / "settings.json").exists() else argv
-        with start([*again, "--out", str(folder)]) as process:
-            if starting := count % 3 == 2:
-                time.sleep(draws.uniform(0, 5))
-            else:
-                process.stdout.readline()
-            time.sleep(draws.uniform(0, 0.6))
+        again = ["--resume"] if (folder / "settings.json").exists() else argv
+        with start([*again, *OFTEN, "--out", str(folder)]) as process:
+            while count % 3 < 2 and newest() == reached[-1] and process.poll() is None:
+                time.sleep(0.01)
+            time.sleep(draws.uniform(0, 0.5 if count % 3 < 2 else 3))
             process.kill()
             process.communicate()
         assert process.returncode == -signal.SIGKILL
-        print("reached", reached)
-        reached.append(max(available(folder / "checkpoints"), default=0))
-        assert starting or reached[-1] < int(argv[-1]), "the run was over before it could be killed"
-    assert reached == sorted(reached) and reached[-1] > 0  # nothing that was saved is lost
+        reached.append(newest())
+    assert reached == sorted(reached) and 0 < reached[-1] < int(argv[-1])  # nothing that was saved is lost
     assert main(["train", "--resume", "--out", str(folder), "--chunk", "20", "--quiet"]) == 0
     assert_same_end(folder, reference)
 
@@ -282,7 +280,7 @@ def test_killed_three_times_a_run_ends_with_the_same_prior(uninterrupted, tmp_pa
 
 @pytest.mark.slow
 def test_killed_twenty_times_a_run_ends_with_the_same_prior(tmp_path):
-    argv = [*TINY, "--iterations", "4000"]
+    argv = [*TINY, "--iterations", "1600"]
     assert main(["train", *argv, "--out", str(tmp_path / "whole"), "--quiet"]) == 0
     kill_often(tmp_path / "run", tmp_path / "whole", argv, kills=20, seed=1)
 

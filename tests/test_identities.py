@@ -1,7 +1,7 @@
 """Exact identities between methods, laws of the scalar world, and the theorems, each checked in numbers.
 
-Our inner steps follow the mean loss and our scores are in nats, N_eff × the mean loss: hence the factor T/n where a Gradient-EM step meets the
-gradient of a score.
+Our inner steps follow the mean loss and our scores are in nats, N_eff × the mean loss: hence the factor T/n where a step of
+Gradient-EM meets the gradient of a score.
 """
 
 from functools import partial
@@ -83,7 +83,7 @@ def assert_same(ours, reference, **tolerance):
     map_(partial(close, **tolerance), ours, reference)
 
 
-# -- Gradient-EM and its point limits ----------------------------------------------------------------------------------
+# -- Gradient-EM and its point limits --------------------------------------------------------------
 
 
 def test_one_step_gem_plus_is_first_order_maml():
@@ -137,9 +137,10 @@ def test_with_a_kl_the_second_step_is_pulled_back():
 def test_natural_gem_steps_are_reptiles():
     """Preconditioned by the Fisher matrix, 1/σ² for the mean, a meta-step of GEM-BML is Reptile's interpolation."""
 
-    def update(grads, state, params):
-        scaled = map_(lambda g, s: -0.3 * g * jnp.exp(2 * s), grads.dist.mean, params.dist.log_std)
-        return grads._replace(dist=grads.dist._replace(mean=scaled)), state
+    def update(updates, state, params=None):
+        assert isinstance(updates, Prior) and isinstance(params, Prior)
+        scaled = map_(lambda g, s: -0.3 * g * jnp.exp(2 * s), updates.dist.mean, params.dist.log_std)
+        return updates._replace(dist=updates.dist._replace(mean=scaled)), state
 
     natural = optax.GradientTransformation(lambda params: (), update)
     changes = POINT | {"options": NO_KL, "steps": (2, 3), "clip": None}
@@ -147,7 +148,9 @@ def test_natural_gem_steps_are_reptiles():
     plain = meta_learner(methods.get("reptile", steps=(2, 3), rate=RATE), gaussian(net), optimizer=optax.sgd(0.3))
     mean = random_tree(1, 0.5)
     keys = jax.random.split(KEY, 3)
-    ends = [jax.jit(learner.step)(learner.init(KEY, mean), keys, tasks(3))[0].prior.dist.mean for learner in (bayes, plain)]
+    ends = [
+        jax.jit(learner.step)(learner.init(KEY, mean), keys, tasks(3))[0].prior.dist.mean for learner in (bayes, plain)
+    ]
     assert_same(*ends)
     assert not np.allclose(ends[0]["w0"], mean["w0"])
 
@@ -172,10 +175,8 @@ def test_no_steps_no_gradient():
 @pytest.mark.parametrize("second_stage", ["sequential", "joint-from-q1"])
 def test_without_support_gem_plus_is_gem(second_stage):
     """In the means always; in the widths under the debiased rule, where both are zero."""
-    found = [
-        gradient(methods.get(name, steps=(3, 2), draw_steps=False, clip=None, rate=RATE, second_stage=second_stage), prior(), one_task(0))
-        for name in ("gem-bml", "gem-bml+")
-    ]
+    changes = dict(steps=(3, 2), draw_steps=False, rate=RATE, second_stage=second_stage)
+    found = [gradient(methods.get(name, **changes), prior(), one_task(0)) for name in ("gem-bml", "gem-bml+")]
     assert_same(*found)
     assert_same(found[0].dist.log_std, map_(jnp.zeros_like, found[0].dist.log_std))
     assert all(np.abs(leaf).min() > 0 for leaf in jax.tree.leaves(found[0].dist.mean))
@@ -194,7 +195,7 @@ def test_the_first_order_chaser_is_scaled_by_the_posterior():
     assert_same(found.dist, reference)
 
 
-# -- learned rates -------------------------------------------------------------------------------------------------------
+# -- learned rates ---------------------------------------------------------------------------------
 
 
 def held_step(log_rate, mean, data):
@@ -203,7 +204,9 @@ def held_step(log_rate, mean, data):
     return map_(lambda m, r, g: m - RATE * jnp.exp(r) * g, mean, log_rate, slope)
 
 
-META_SGD = dict(posterior="delta", inference="preconditioned", second_stage="sequential", draw_steps=False, steps=(1, 1), rate=RATE)
+META_SGD = dict(
+    posterior="delta", inference="preconditioned", second_stage="sequential", draw_steps=False, steps=(1, 1), rate=RATE
+)
 
 
 def test_debiased_free_rates_are_first_order_meta_sgd():
@@ -221,7 +224,8 @@ def test_debiased_tied_widths_are_first_order_meta_sgd_too():
     std = 0.4
     method = methods.get("gem-bml+", **META_SGD, widths="debiased", rates="tied", std=std)
     query_loss = lambda widths: loss(
-        held_step(map_(lambda s: 2 * (s - jnp.log(std)), widths), prior().dist.mean, one_task().support), one_task().query
+        held_step(map_(lambda s: 2 * (s - jnp.log(std)), widths), prior().dist.mean, one_task().support),
+        one_task().query,
     )
     reference = jax.jit(jax.grad(query_loss))(prior().dist.log_std)
     assert_same(gradient(method, prior()).dist.log_std, map_(lambda g: -RATE / std**2 * g, reference))
@@ -240,7 +244,9 @@ def expected_width_gradients(variances, num_support, num_query):
     likelihood = gaussian(lambda theta, x: x @ theta, noise_std=1.0)
     exact = dict(posterior="mean-field", inference="laplace", rate=1.0, rates="none", steps=(1, 1), draw_steps=False,
                  second_stage="sequential")  # fmt: skip
-    learners = [meta_learner(methods.get("gem-bml+", **exact, widths=rule), likelihood) for rule in ("exact", "debiased")]
+    learners = [
+        meta_learner(methods.get("gem-bml+", **exact, widths=rule), likelihood) for rule in ("exact", "debiased")
+    ]
 
     def one(y):
         halves = (y[:num_support, None], y[num_support:, None])
@@ -270,7 +276,7 @@ def test_debiased_and_exact_widths_share_zero_and_sign_with_more_points():
     np.testing.assert_array_equal(np.sign(found[1:]), np.sign(variances[1:, None] - 1) * np.ones((1, 2)))
 
 
-# -- laws and theorems -----------------------------------------------------------------------------------------------------
+# -- laws and theorems -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("steps", [1, 2, 5])
@@ -286,7 +292,8 @@ def test_scalar_laws(steps):
     exact = (posterior_mean - mu) * b
     likelihood = gaussian(lambda theta, x: x @ theta, noise_std=noise)
     for row, law in (("gem", 1 - rho**steps), ("elbo", 1 + rho ** (2 * steps) * a / b)):
-        method = methods.get("gem-bml", **(POINT | {"rate": rate, "steps": (steps, 0), "row": row, "second_stage": "none"}))
+        changes = POINT | {"rate": rate, "steps": (steps, 0), "row": row, "second_stage": "none"}
+        method = methods.get("gem-bml", **changes)
         found = gradient(method, start, Episode(data, nothing), likelihood).dist.mean
         np.testing.assert_allclose(found[0, 0] / exact, law, rtol=1e-12)
 
@@ -320,15 +327,18 @@ def test_the_posterior_is_the_best_predictor():
         queries = m + grid @ root.T  # D_val | D_tr
 
         def log_predictive(y):
-            at = lambda z: likelihood.log_prob((m + shift + s * jnp.exp(stretch) * z).reshape(1, 1), Data(jnp.ones((2, 1)), y[:, None]))
-            return jax.nn.logsumexp(jax.vmap(at)(nodes) + jnp.log(weights / weights.sum()))
+            theta = m + shift + s * jnp.exp(stretch) * nodes
+            at = lambda theta: likelihood.log_prob(theta.reshape(1, 1), Data(jnp.ones((2, 1)), y[:, None]))
+            return jax.nn.logsumexp(jax.vmap(at)(theta) + jnp.log(weights / weights.sum()))
 
         return mass @ jax.vmap(log_predictive)(queries)
 
     def average(shift_and_stretch):
         return jax.vmap(lambda data: predictive_score(data, *shift_and_stretch))(scalar_tasks(4)).mean()
 
-    offsets = np.array([[-0.4, 0.0], [-0.02, 0.0], [0.05, 0.0], [0.6, 0.0], [0.0, -0.8], [0.0, -0.05], [0.0, 0.1], [0.0, 1.0]])
+    offsets = np.array(
+        [[-0.4, 0.0], [-0.02, 0.0], [0.05, 0.0], [0.6, 0.0], [0.0, -0.8], [0.0, -0.05], [0.0, 0.1], [0.0, 1.0]]
+    )
     scores, best, slope = jax.jit(
         lambda grid: (jax.lax.map(average, grid), *jax.value_and_grad(average)(jnp.zeros(2)))
     )(jnp.asarray(offsets))
@@ -351,7 +361,7 @@ def test_gem_ascends_the_evidence_without_a_step_back():
         one = lambda x, y: multivariate_normal.logpdf(
             y[:, 0], x @ mean, x @ jnp.diag(jnp.exp(2 * widths)) @ x.T + noise**2 * jnp.eye(5)
         )
-        return jax.vmap(one)(*everything).sum()
+        return jnp.sum(jax.vmap(one)(*everything))
 
     exact = dict(posterior="full", inference="laplace", rate=1.0, rates="none", widths="exact", steps=(1, 1), std=1.0,
                  draw_steps=False, clip=None, second_stage="sequential")  # fmt: skip

@@ -1,7 +1,7 @@
 """The six cells against exact evidence, in a linear-Gaussian world where every posterior is known.
 
-θ ~ N(μ, diag σ²) or N(μ, Σ), y = Φθ + ε: the evidence is N(y; Φμ, ΦΣΦᵀ + s²I), and its gradient by automatic differentiation of that
-formula is the reference. Laplace with a full posterior and one whole Newton step is exact there.
+θ ~ N(μ, diag σ²) or N(μ, Σ), y = Φθ + ε: the evidence is N(y; Φμ, ΦΣΦᵀ + s²I), and the gradient of that formula by automatic
+differentiation is the reference. Laplace with a full posterior and one whole Newton step is exact there.
 """
 
 import math
@@ -19,7 +19,7 @@ from metaprior.families import Full, MeanField
 from metaprior.inference import laplace, natural_vi
 from metaprior.inference.base import infer
 from metaprior.likelihoods import gaussian
-from metaprior.matrix import COLUMNS, SECOND_STAGES, Cell
+from metaprior.matrix import SECOND_STAGES, Cell
 from metaprior.types import Data, Episode, Inference, Prior
 
 NOISE = 0.5
@@ -67,20 +67,22 @@ def moments(dist):
 
 
 def log_evidence(prior, data, noise=NOISE):
-    """log p(D; Θ): one multivariate normal density."""
+    """The evidence p(D; Θ) in logs: one multivariate normal density."""
     mean, cov = moments(prior.dist)
     phi = features(data)
-    return multivariate_normal.logpdf(
-        data.y[:, 0], phi @ mean, phi @ cov @ phi.T + noise**2 * jnp.eye(phi.shape[0])
-    )
+    return multivariate_normal.logpdf(data.y[:, 0], phi @ mean, phi @ cov @ phi.T + noise**2 * jnp.eye(phi.shape[0]))
 
 
 def joined(task):
     return Data(jnp.concatenate([task.support.x, task.query.x]), jnp.concatenate([task.support.y, task.query.y]))
 
 
+def evidence_of_all(prior, task):
+    return log_evidence(prior, joined(task))
+
+
 def log_predictive(prior, task, noise=NOISE):
-    """log p(D_val | D_tr; Θ), without the identity that it is a difference: conditioning one normal on another."""
+    """The predictive evidence p(D_val | D_tr; Θ) in logs: one normal conditioned on another, not a difference."""
     mean, cov = moments(prior.dist)
     phi1, phi2 = features(task.support), features(task.query)
     eye = lambda phi: noise**2 * jnp.eye(phi.shape[0])
@@ -132,11 +134,11 @@ def assert_same(ours, reference):
 def test_every_cell_is_the_evidence_and_its_gradient(row, column, second_stage, kind):
     """With exact posteriors all formulas are exact, in value and in gradient, with diagonal and correlated priors.
 
-    For gem × joint this is Theorem 1, for gem × difference GEM-BML+; elbo × joint and elbo × difference are exact because the ELBO is flat
-    in q at its maximum; elbo × conditional because log p(D_val | D_tr) is what its value is, for every Θ.
+    For gem × joint this is Theorem 1, for gem × difference GEM-BML+; elbo × joint and elbo × difference are exact because the
+    ELBO is flat in q at its maximum; elbo × conditional because log p(D_val | D_tr) is what its value is, for every Θ.
     """
     task = episode()
-    target = (lambda prior, task: log_evidence(prior, joined(task))) if column == "joint" else log_predictive
+    target = evidence_of_all if column == "joint" else log_predictive
 
     @jax.jit
     def both(prior):
@@ -155,8 +157,7 @@ def test_the_predictive_evidence_is_a_difference_in_value_and_gradient():
         whole, part = (jax.value_and_grad(log_evidence)(prior, data) for data in (joined(task), task.support))
         nothing = Data(task.query.x[:0], task.query.y[:0])
         ours_whole, ours_part = (
-            value_and_grad(cell("gem", "joint", "sequential"), prior, e)
-            for e in (task, Episode(task.support, nothing))
+            value_and_grad(cell("gem", "joint", "sequential"), prior, e) for e in (task, Episode(task.support, nothing))
         )
         subtract = partial(jax.tree.map, jnp.subtract)
         return jax.value_and_grad(log_predictive)(prior, task), subtract(whole, part), subtract(ours_whole, ours_part)
@@ -188,14 +189,18 @@ def test_temperature_keeps_stages_consistent():
 
 def test_a_factorised_posterior_is_exact_only_for_factorised_posteriors():
     """Orthogonal features: mean-field suffices. Correlated ones: it does not, and the widths' gradient shows it."""
-    orthogonal = Data(jnp.array([[1.0, 1.0], [1.0, -1.0], [-1.0, 1.0], [-1.0, -1.0]]), jnp.array([[1.0], [0.5], [2.0], [-1.0]]))
+    orthogonal = Data(
+        jnp.array([[1.0, 1.0], [1.0, -1.0], [-1.0, 1.0], [-1.0, -1.0]]), jnp.array([[1.0], [0.5], [2.0], [-1.0]])
+    )
     task = Episode(orthogonal, orthogonal._replace(y=orthogonal.y + 0.3))
 
     @jax.jit
     def both(prior, task):
         likelihood = gaussian(line, noise_std=NOISE)
         inference = natural_vi(likelihood, families.mean_field(), rate=0.5, num_samples=0)
-        ours = cell("gem", "difference", "joint-from-prior", posterior="mean-field", inference=inference, steps=(500, 500))
+        ours = cell(
+            "gem", "difference", "joint-from-prior", posterior="mean-field", inference=inference, steps=(500, 500)
+        )
         return value_and_grad(ours, prior, task)[1].dist, jax.grad(log_predictive)(prior, task).dist
 
     ours, reference = both(diagonal_prior(), task)
@@ -210,7 +215,9 @@ def test_at_converged_inference_the_rows_agree(steps, agree):
     """The envelope theorem, with a mean-field posterior that is not exact: elbo = gem once inference has converged."""
     likelihood = gaussian(line, noise_std=NOISE)
     inference = natural_vi(likelihood, families.mean_field(), rate=0.5, num_samples=0)
-    make = partial(cell, second_stage="joint-from-prior", posterior="mean-field", inference=inference, steps=(steps, steps))
+    make = partial(
+        cell, second_stage="joint-from-prior", posterior="mean-field", inference=inference, steps=(steps, steps)
+    )
 
     @jax.jit
     def both(prior):
@@ -271,8 +278,8 @@ def test_any_inner_loop_will_do_where_nothing_is_differentiated_through_it(row, 
         with pytest.raises(ValueError, match="while_loop"):
             run(diagonal_prior())
         return
-    target = (lambda prior: log_evidence(prior, joined(episode()))) if column == "joint" else partial(log_predictive, task=episode())
-    assert_same(run(diagonal_prior()), jax.jit(jax.value_and_grad(target))(diagonal_prior()))
+    target = evidence_of_all if column == "joint" else log_predictive
+    assert_same(run(diagonal_prior()), jax.jit(jax.value_and_grad(target))(diagonal_prior(), episode()))
 
 
 def test_second_stages_start_and_look_where_they_say():
@@ -319,7 +326,9 @@ def test_steps_and_memory_run_through_both_stages():
     ours = ours._replace(family=ours.family._replace(expected_log_prob=lambda *_, num_samples: jnp.zeros(())))
     _, (_, memory) = matrix.score(ours, jax.random.key(0), correlated_prior(), episode(), jnp.array(10.0))
     assert float(memory) == 17
-    q, left = infer(counter, jax.random.key(0), correlated_prior(), correlated_prior().dist, episode().support, 0, jnp.array(2.0))
+    q, left = infer(
+        counter, jax.random.key(0), correlated_prior(), correlated_prior().dist, episode().support, 0, jnp.array(2.0)
+    )
     assert float(left) == 2
     assert_same(q, correlated_prior().dist)
 

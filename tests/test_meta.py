@@ -64,7 +64,9 @@ def draw(key):
 def small(name, **changes):
     """A row with few steps and a moderate rate, whatever its defaults are tuned to."""
     steps = tuple(min(count, 2) for count in methods.get(name).steps)
-    return methods.get(name, **({"steps": steps, "rate": 0.02, "num_particles": 3, "clip": None, "draw_steps": False} | changes))
+    return methods.get(
+        name, **({"steps": steps, "rate": 0.02, "num_particles": 3, "clip": None, "draw_steps": False} | changes)
+    )
 
 
 @cache
@@ -83,19 +85,24 @@ def begin(learner):
     return learner.init(KEY, model(learner.method.name)[1])
 
 
-def assert_same(ours, reference, same=close):
+def assert_same(ours, reference):
+    compare(close, ours, reference)
+
+
+def identical(ours, reference):
+    compare(np.testing.assert_array_equal, ours, reference)
+
+
+def compare(same, ours, reference):
     assert jax.tree.structure(ours) == jax.tree.structure(reference)
-    map_(lambda a, b: same(*map(plain, (a, b))), ours, reference)
+    map_(lambda a, b: same(plain(a), plain(b)), ours, reference)
 
 
 def plain(leaf):
     return jax.random.key_data(leaf) if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) else leaf
 
 
-identical = partial(assert_same, same=np.testing.assert_array_equal)
-
-
-# -- every row is a program ------------------------------------------------------------------------------------------------
+# -- every row is a program ------------------------------------------------------------------------
 
 
 @every_row
@@ -106,10 +113,13 @@ def test_a_step_returns_what_it_was_given(name):
     data = map_(lambda leaf: leaf.astype(jnp.float32), sinusoids(3))
     state = learner.init(KEY, params)
     after, info = jax.eval_shape(learner.step, state, jax.random.split(KEY, 3), data)
-    describe = lambda leaf: (leaf.shape, leaf.dtype, getattr(leaf, "weak_type", False) or getattr(leaf, "aval", leaf).weak_type)
-    assert map_(describe, state) == map_(describe, after)
+    describe = lambda leaf: (leaf.shape, leaf.dtype, leaf.weak_type)
+    assert map_(describe, jax.eval_shape(lambda: state)) == map_(describe, after)
     assert info.query_nll.shape == info.elbo.shape == info.step_norm.shape == ()
     assert info.log_std.shape == info.log_rate.shape == (3,)
+
+
+WITH_WIDTHS = ("mean-field", "full", "last-layer")
 
 
 @every_row
@@ -117,9 +127,10 @@ def test_parts_are_labelled(name):
     """Means, widths and rates of every row's prior; each leaf under exactly the names that say so."""
     state = begin(learner_of(name))
     labels = part_labels(state.prior)
-    assert set(jax.tree.leaves(labels.dist._replace(**{w: None for w in ("log_std", "tril") if hasattr(labels.dist, w)}))) == {"mean"}
-    widths = [getattr(labels.dist, w) for w in ("log_std", "tril") if hasattr(labels.dist, w)]
-    assert set(jax.tree.leaves(widths)) == ({"width"} if methods.get(name).prior in ("mean-field", "full", "last-layer") else set())
+    widths = {field: getattr(labels.dist, field) for field in ("log_std", "tril") if hasattr(labels.dist, field)}
+    rest = labels.dist._replace(**dict.fromkeys(widths))
+    assert set(jax.tree.leaves(rest)) == {"mean"}
+    assert set(jax.tree.leaves(widths)) == ({"width"} if methods.get(name).prior in WITH_WIDTHS else set())
     if methods.get(name).inference == "platipus":
         assert set(jax.tree.leaves(labels.extra.query_log_std)) == {"width"}
         assert labels.extra.log_rate_support == labels.extra.log_rate_query == "rate"
@@ -130,22 +141,24 @@ def test_free_rates_are_labelled():
     assert set(jax.tree.leaves(part_labels(state.prior).log_rate)) == {"rate"}
 
 
-# -- batches -----------------------------------------------------------------------------------------------------------------
+# -- batches ---------------------------------------------------------------------------------------
 
 
 def by_one(gradient, state, keys, batch):
     """Gradients task by task, without a batch axis."""
-    each = [gradient(keys[i], state.prior, state.memory, map_(lambda leaf, i=i: leaf[i], batch)) for i in range(len(keys))]
+    each = [
+        gradient(keys[i], state.prior, state.memory, map_(lambda leaf, i=i: leaf[i], batch)) for i in range(len(keys))
+    ]
     return map_(lambda *leaves: jnp.stack(leaves), *each)
 
 
-@pytest.mark.parametrize("posterior", ["delta", "mean-field"])
-def test_a_batch_is_the_mean_of_its_tasks(posterior):
-    """Without and with random draws of weights, which belong to each task's key."""
-    learner = learner_of("gem-bml+", posterior=posterior)
+@pytest.mark.parametrize("random", [False, True])
+def test_a_batch_is_the_mean_of_its_tasks(random):
+    """Without and with random numbers, which belong to each task's key: here, how many steps it takes."""
+    learner = learner_of("gem-bml+", draw_steps=random)
     state, keys, batch = begin(learner), jax.random.split(KEY, 4), sinusoids(4)
-    grads, _, (query_nll, formula) = by_one(compiled("gradient", "gem-bml+", posterior=posterior), state, keys, batch)
-    after, info = compiled("step", "gem-bml+", posterior=posterior)(state, keys, batch)
+    grads, _, (query_nll, formula) = by_one(compiled("gradient", "gem-bml+", draw_steps=random), state, keys, batch)
+    after, info = compiled("step", "gem-bml+", draw_steps=random)(state, keys, batch)
     assert_same(after.prior, map_(lambda p, g: p + 0.01 * g.mean(axis=0), state.prior, grads))
     close(info.query_nll, query_nll.mean())
     close(info.elbo, formula.mean())
@@ -155,14 +168,14 @@ def test_a_batch_is_the_mean_of_its_tasks(posterior):
 
 def test_the_order_of_tasks_is_immaterial():
     state, keys, batch = begin(learner_of("gem-bml+")), jax.random.split(KEY, 4), sinusoids(4)
-    step, order = compiled("step", "gem-bml+", posterior="delta"), jnp.array([3, 0, 1, 2])
+    step, order = compiled("step", "gem-bml+", draw_steps=False), jnp.array([3, 0, 1, 2])
     assert_same(step(state, keys, batch), step(state, keys[order], map_(lambda leaf: leaf[order], batch)))
 
 
 def test_each_task_is_clipped_before_the_mean():
     """A task whose gradient in the means is too long counts with its direction alone."""
     state, keys, batch = begin(learner_of("gem-bml+")), jax.random.split(KEY, 4), sinusoids(4)
-    grads = by_one(compiled("gradient", "gem-bml+", posterior="delta"), state, keys, batch)[0]
+    grads = by_one(compiled("gradient", "gem-bml+", draw_steps=False), state, keys, batch)[0]
     norms = np.asarray(jax.vmap(lambda g: optax.tree.norm(g.dist.mean))(grads))
     limit = float(np.median(norms))
     scale = np.minimum(1.0, limit / norms)
@@ -171,7 +184,7 @@ def test_each_task_is_clipped_before_the_mean():
     assert_same(after.prior, expected)
 
 
-# -- poisoned tasks --------------------------------------------------------------------------------------------------------------
+# -- poisoned tasks --------------------------------------------------------------------------------
 
 
 def poisoned(batch, which, where, value):
@@ -207,7 +220,9 @@ def test_where_every_task_is_poisoned_nothing_moves():
 def test_what_tasks_share_is_averaged_over_those_kept():
     """Reptile's Adam: every task starts from one second moment; a poisoned task leaves no trace in it."""
     options = {"pull": False, "optimizer": optax.adam(0.01, b1=0.0), "share_state": True}
-    learner = meta_learner(methods.get("reptile", steps=(2, 1), options=options), gaussian(net), optimizer=optax.sgd(0.1))
+    learner = meta_learner(
+        methods.get("reptile", steps=(2, 1), options=options), gaussian(net), optimizer=optax.sgd(0.1)
+    )
     state, keys, batch = begin(learner), jax.random.split(KEY, 3), sinusoids(3)
     step = jax.jit(learner.step)
     state, _ = step(state, keys, batch)
@@ -218,7 +233,7 @@ def test_what_tasks_share_is_averaged_over_those_kept():
     assert int(after.memory[0].count) == 6
 
 
-# -- training ----------------------------------------------------------------------------------------------------------------------
+# -- training --------------------------------------------------------------------------------------
 
 
 @cache
@@ -236,13 +251,14 @@ def counted_training():
 
 def test_a_second_call_does_not_trace_again():
     learner, train, traces = counted_training()
-    compiled_before = train._cache_size()
+    num_compiled = getattr(train, "_cache_size")  # noqa: B009 - JAX counts its programs, but gives it no public name
+    before = num_compiled()
     state, _ = train(begin(learner), 5)
     seen = len(traces)
     train(state, 5)
     assert seen > 0
     assert len(traces) == seen
-    assert train._cache_size() == compiled_before + 1
+    assert num_compiled() == before + 1
 
 
 def test_chunks_are_immaterial():
@@ -273,7 +289,7 @@ def test_tasks_have_keys_of_their_own():
     assert len(np.unique(many, axis=0)) == 5
 
 
-# -- memory --------------------------------------------------------------------------------------------------------------------------
+# -- memory ----------------------------------------------------------------------------------------
 
 
 def temporary_bytes(name, steps):
@@ -281,7 +297,9 @@ def temporary_bytes(name, steps):
     learner = meta_learner(method, gaussian(net), optimizer=optax.sgd(0.01))
     state = learner.init(KEY, weights(48, 48))
     compiled = jax.jit(learner.step).lower(state, jax.random.split(KEY, 5), sinusoids(5)).compile()
-    return compiled.memory_analysis().temp_size_in_bytes
+    analysis = compiled.memory_analysis()
+    assert analysis is not None
+    return analysis.temp_size_in_bytes
 
 
 def test_memory_of_gradient_em_does_not_grow_with_inner_steps():
@@ -294,7 +312,7 @@ def test_memory_of_maml_grows_linearly():
     np.testing.assert_allclose((all_of_them - half) / (half - few), 50 / 48, rtol=0.05)
 
 
-# -- the meta-optimiser ----------------------------------------------------------------------------------------------------------------
+# -- the meta-optimiser ----------------------------------------------------------------------------
 
 
 def moved(optimizer, prior, grads, iterations=1):
@@ -373,7 +391,7 @@ def test_default_optimizer_is_the_methods_own():
     assert not np.array_equal(ends[0].prior.dist.mean[0], weights(8)[0])
 
 
-# -- what else a learner does ------------------------------------------------------------------------------------------------------------
+# -- what else a learner does ----------------------------------------------------------------------
 
 
 def test_adapt_gives_every_step():
@@ -401,14 +419,15 @@ def test_adapt_without_steps_or_data_is_the_prior():
     state, support = begin(learner), draw(KEY).support
     nothing = map_(lambda leaf: leaf[:0], support)
     for path in (learner.adapt(KEY, state, support, 0), learner.adapt(KEY, state, nothing, 2)):
-        map_(lambda leaf, mu: np.testing.assert_array_equal(leaf, np.broadcast_to(mu, leaf.shape)), path.mean, state.prior.dist.mean)
+        expected = map_(lambda leaf, mu: jnp.broadcast_to(mu, leaf.shape), path.mean, state.prior.dist.mean)
+        identical(path.mean, expected)
 
 
 def test_check_speaks_before_training():
     support = draw(KEY).support
     stable, unstable = (meta_learner(small("gem-bml+", rate=rate), gaussian(net)) for rate in (1e-4, 100.0))
     assert stable.check(begin(stable), support) is None
-    assert "Lower the inner rate" in unstable.check(begin(unstable), support)
+    assert "Lower the inner rate" in str(unstable.check(begin(unstable), support))
 
 
 def test_info_describes_widths_and_rates():

@@ -67,14 +67,13 @@ def mean_squared_error(params, data):
 
 
 def nats(params, data, temperature=TEMPERATURE):
-    """log p(data | θ) / T, up to a constant."""
+    """The tempered log-likelihood, log p(data | θ) / T, up to a constant."""
     return -jnp.square(net(params, data.x) - data.y).sum() / temperature
 
 
-def descend(params, data, steps, rate=RATE):
+def descend(params, data, steps, rate: float | jax.Array = RATE):
     for _ in range(steps):
-        slope = jax.grad(mean_squared_error)(params, data)
-        params = map_(lambda p, g, r=rate: p - r * g, params, slope)
+        params = map_(lambda p, g: p - rate * g, params, jax.grad(mean_squared_error)(params, data))
     return params
 
 
@@ -98,7 +97,7 @@ def assert_same(ours, reference, **tolerance):
     map_(partial(close, **tolerance), ours, reference)
 
 
-# -- PyTorch ---------------------------------------------------------------------------------------------------------
+# -- PyTorch ---------------------------------------------------------------------------------------
 
 
 def relu_net(params, x):
@@ -127,7 +126,7 @@ def against_torch(name, scale):
 NUM_QUERY = 5  # points: our score is in nats, theirs a mean loss
 
 
-# -- exact evidence --------------------------------------------------------------------------------------------------
+# -- exact evidence --------------------------------------------------------------------------------
 
 
 def last_layer_row():
@@ -145,7 +144,8 @@ def last_layer_row():
         phi = features(dist.features, data.x)
         root = jnp.tril(dist.tril, -1) + jnp.diag(jnp.exp(jnp.diag(dist.tril)))
         spread = phi @ root @ root.T @ phi.T + TEMPERATURE * noise**2 * jnp.eye(phi.shape[0])
-        return sum(multivariate_normal.logpdf(data.y[:, o], phi @ dist.mean[:, o], spread) for o in range(2))
+        per_output = [multivariate_normal.logpdf(data.y[:, o], phi @ dist.mean[:, o], spread) for o in range(2)]
+        return jnp.stack(per_output).sum()
 
     likelihood = gaussian(
         lambda params, x: features(params.features, x) @ params.head, noise_std=noise, temperature=TEMPERATURE
@@ -155,7 +155,7 @@ def last_layer_row():
     assert_same(ours(method, prior, episode, likelihood), reference)
 
 
-# -- by hand -----------------------------------------------------------------------------------------------------------
+# -- by hand ---------------------------------------------------------------------------------------
 
 
 def gem_row(name):
@@ -205,7 +205,8 @@ def expected_nats(key, q, data, num_samples):
 
 def vi_row(name, objective, steps):
     """A row with a mean-field posterior: `objective(prior, episode, key of the score)` written out."""
-    method = methods.get(name, steps=steps, rate=RATE, num_samples=2, widths="exact", options={"draw": fixed_draw, "num_samples": 1})
+    options = {"draw": fixed_draw, "num_samples": 1}
+    method = methods.get(name, steps=steps, rate=RATE, num_samples=2, widths="exact", options=options)
     reference = by_hand(lambda prior: objective(prior.dist, task(), jax.random.split(KEY)[1]), diagonal_prior())
     assert_same(ours(method, diagonal_prior()), reference)
 
@@ -331,7 +332,7 @@ def one_particle_is_maml():
 
 
 def llama_row():
-    """log p(D_val | θ_K) − ½ log det(Λ + GGN) + ½ log det Λ with dense matrices, by central differences in μ and log σ."""
+    """Laplace: log p(D_val | θ_K) − ½ log det(Λ + GGN) + ½ log det Λ, dense, by central differences in μ and log σ."""
     prior, steps = diagonal_prior(), 2
     flat, unravel = ravel_pytree(prior)
 
@@ -369,7 +370,9 @@ REFERENCES = {
     "gem-bml+last-layer": [last_layer_row],
     "kl-chaser": [partial(vi_row, "kl-chaser", kl_chaser, (2, 3))],
     "amortized-bml": [partial(vi_row, "amortized-bml", partial(amortized, scored=joined), (2, 0))],
-    "amortized-bml-query": [partial(vi_row, "amortized-bml-query", partial(amortized, scored=lambda e: e.query), (2, 0))],
+    "amortized-bml-query": [
+        partial(vi_row, "amortized-bml-query", partial(amortized, scored=lambda e: e.query), (2, 0))
+    ],
     "elbo-conditional": [partial(vi_row, "elbo-conditional", elbo_conditional, (2, 3))],
     "elbo-difference": [partial(vi_row, "elbo-difference", elbo_difference, (2, 3))],
     "pmaml": [pmaml_row],
@@ -387,7 +390,8 @@ REFERENCES = {
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
 def test_meta_gradient_against_a_reference(method):
     assert method.name in REFERENCES, (
-        f"the row {method.name!r} has no reference gradient: write one (by hand, or from an exact evidence) and add it to REFERENCES"
+        f"the row {method.name!r} has no reference gradient: write one, by hand or from an exact evidence, "
+        "and add it to REFERENCES"
     )
     for reference in REFERENCES[method.name]:
         reference()
@@ -397,7 +401,7 @@ def test_no_reference_without_a_row():
     assert set(REFERENCES) <= {method.name for method in METHODS}
 
 
-# -- the table itself --------------------------------------------------------------------------------------------------
+# -- the table itself ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
@@ -467,7 +471,10 @@ def test_what_has_no_meaning_is_refused_in_words(name, changes, words):
     ("name", "changes"),
     [
         ("gem-bml", {"posterior": "full", "inference": "laplace", "widths": "exact", "rates": "none"}),
-        ("gem-bml+", {"prior": "full", "posterior": "full", "inference": "laplace", "widths": "exact", "rates": "none"}),
+        (
+            "gem-bml+",
+            {"prior": "full", "posterior": "full", "inference": "laplace", "widths": "exact", "rates": "none"},
+        ),
         ("gem-bml", {"posterior": "mean-field"}),
         ("gem-bml", {"rates": "debiased", "widths": "frozen"}),
         ("gem-bml", {"prior": "delta", "rates": "debiased"}),

@@ -101,6 +101,17 @@ def test_noise_is_not_shared_between_points(kind):
     assert correlations("weights").max() > 0.3
 
 
+@pytest.mark.parametrize(("how", "expected"), [("weights", 1), ("flipout", 1 / 16), ("local", 0)])
+def test_sizes_of_the_noise_are_shared_between_points_by_one_in_sixteen_under_flipout(how, expected):
+    """Two equal points of 16 ones: given its signs, flipout's noise correlates by ρ = Σ r r' / 16, and E ρ² = 1 / 16.
+
+    Signs on outputs alone would leave |h| the same for every point. 10,000 draws; 0.05 is about five standard errors.
+    """
+    mean, std = Dense(jnp.zeros((16, 1)), jnp.zeros(1)), Dense(jnp.ones((16, 1)), jnp.zeros(1))
+    h = draws(jax.random.key(5), mean, std, lambda layer: layer(jnp.ones((2, 16)))[:, 0], how, 10_000)
+    np.testing.assert_allclose(np.corrcoef(h[:, 0] ** 2, h[:, 1] ** 2)[0, 1], expected, atol=0.05)
+
+
 def test_positions_stay_together_under_flipout_and_not_under_local():
     """The mean over positions shows whether they share weights: under `local` its variance is that of independent ones."""
     mean, std, x = layer_of("conv")

@@ -91,7 +91,9 @@ def test_gem_bml_closed_form():
 def test_points_count_by_their_mean():
     """A point posterior gives the same cross term as a Gaussian with that mean."""
     points = Posteriors(Delta(Q1.mean), Delta(Q2.mean))
-    assert_same(cross_term(families.delta(), PRIOR, points), cross_term(families.mean_field(), PRIOR, Posteriors(Q1, Q2)))
+    assert_same(
+        cross_term(families.delta(), PRIOR, points), cross_term(families.mean_field(), PRIOR, Posteriors(Q1, Q2))
+    )
 
 
 def test_frozen_covers_every_kind_of_width():
@@ -110,7 +112,7 @@ def test_priors_without_widths_pass_through(dist):
         assert_same(rule(widths, "none", prior=Prior(dist), gradient=Prior(dist)), Prior(dist))
 
 
-# -- bounds and clipping -------------------------------------------------------------------------------------------------
+# -- bounds and clipping ---------------------------------------------------------------------------
 
 
 def test_rates_and_tied_widths_stay_inside_their_bounds():

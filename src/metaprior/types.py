@@ -102,4 +102,5 @@ class Inference(NamedTuple):
     check: Callable[..., str | None]  # (prior, source) -> what is unstable and how to mend it, or None
     memory: Callable[[Dist], Any] = lambda start: ()
     recall: Callable[[Any], Any] = lambda state: ()  # state -> what this task adds to the memory
+    soft_limit: bool = False  # whether `check` binds the first weights only: trained networks live at the edge of stability
     score: Callable[..., Any] | None = None  # (key, prior, episode) -> (score, posteriors): an objective of its own

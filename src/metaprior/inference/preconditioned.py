@@ -68,6 +68,7 @@ def preconditioned(
         step=step,
         posterior=lambda state, prior, source: state.q,
         check=check,
+        soft_limit=True,
     )
 
 

@@ -72,6 +72,7 @@ def svgd(
         step=step,
         posterior=lambda state, prior, source: state,
         check=check,
+        soft_limit=True,
     )
 
 

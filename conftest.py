@@ -14,11 +14,11 @@ jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
 # Compiled programs outlive a run, so that the second run is faster; workers share them.
-jax.config.update("jax_compilation_cache_dir", str(Path(__file__).parents[1] / ".cache" / "jax"))
+jax.config.update("jax_compilation_cache_dir", str(Path(__file__).parent / ".cache" / "jax"))
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
 jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 hypothesis.settings.register_profile("metaprior", derandomize=True, deadline=None)
 hypothesis.settings.load_profile("metaprior")
 
-collect_ignore_glob = ["reference/record_*.py"]  # programs that need PyTorch, not tests
+collect_ignore_glob = ["tests/reference/record_*.py"]  # programs that need PyTorch, not tests
