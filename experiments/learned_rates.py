@@ -86,8 +86,8 @@ def table(results: dict[str, Any]) -> str:
     """The results as Markdown."""
     head = (
         "| tasks | rates | "
-        + " | ".join(f"MSE, {k} steps" for k in SHOWN)
-        + " | NLL, 10 | 90 % coverage, 10: near / far |"
+        + " | ".join(f"MSE after {k}" for k in SHOWN)
+        + " | NLL after 10 | 90 % intervals cover, near / far |"
     )
     lines = [head, "|---|---|" + "---|" * (len(SHOWN) + 2)]
     for row in results["rows"]:

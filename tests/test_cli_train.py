@@ -12,6 +12,7 @@ import time
 from functools import partial
 from pathlib import Path
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
@@ -103,8 +104,9 @@ def test_progress_in_a_log_is_ten_lines_and_a_summary(tmp_path, capsys):
 
 
 def report(iteration, *, left_out=0, warnings=(), log_rate=(np.nan, np.nan, np.nan)):
-    info = Info(np.float64(0.5), np.float64(-1), np.int64(left_out), np.bool_(True), np.float64(1), None, None)
-    info = info._replace(log_std=np.log([0.2, 0.1, 0.3]), log_rate=np.asarray(log_rate))
+    numbers = dict(query_nll=0.5, elbo=-1.0, left_out=left_out, finite=True, step_norm=1.0)
+    arrays = {name: jnp.asarray(value) for name, value in numbers.items()}
+    info = Info(**arrays, log_std=jnp.log(jnp.array([0.2, 0.1, 0.3])), log_rate=jnp.asarray(log_rate))
     return training.Progress(iteration, info, list(warnings))
 
 
@@ -244,11 +246,12 @@ def test_divergence_is_code_1_and_keeps_the_last_good_state(tmp_path, capsys):
 def test_ctrl_c_saves_and_resuming_ends_with_the_same_prior(uninterrupted, tmp_path):
     folder = tmp_path / "run"
     with start([*WHOLE, *OFTEN, "--out", str(folder)]) as process:
+        assert process.stdout is not None
         assert re.match(r" 20/200  query NLL", process.stdout.readline())
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=120)
     assert process.returncode == 130
-    assert re.search(r"stopped at iteration (\d+); saved in", err)[1] == str(max(available(folder / "checkpoints")))
+    assert f"stopped at iteration {max(available(folder / 'checkpoints'))}; saved in {folder}" in err
     assert f"metaprior train --resume --out {folder}" in err and "Traceback" not in err
     assert 0 < max(available(folder / "checkpoints")) < ITERATIONS
     assert main(["train", "--resume", "--out", str(folder), "--chunk", "20", "--quiet"]) == 0

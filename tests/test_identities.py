@@ -137,12 +137,11 @@ def test_with_a_kl_the_second_step_is_pulled_back():
 def test_natural_gem_steps_are_reptiles():
     """Preconditioned by the Fisher matrix, 1/σ² for the mean, a meta-step of GEM-BML is Reptile's interpolation."""
 
-    def update(updates, state, params=None):
-        assert isinstance(updates, Prior) and isinstance(params, Prior)
-        scaled = map_(lambda g, s: -0.3 * g * jnp.exp(2 * s), updates.dist.mean, params.dist.log_std)
-        return updates._replace(dist=updates.dist._replace(mean=scaled)), state
+    def update(grads, params):
+        scaled = map_(lambda g, s: -0.3 * g * jnp.exp(2 * s), grads.dist.mean, params.dist.log_std)
+        return grads._replace(dist=grads.dist._replace(mean=scaled))
 
-    natural = optax.GradientTransformation(lambda params: (), update)
+    natural = optax.stateless(update)
     changes = POINT | {"options": NO_KL, "steps": (2, 3), "clip": None}
     bayes = meta_learner(methods.get("gem-bml", **changes), gaussian(net), optimizer=natural)
     plain = meta_learner(methods.get("reptile", steps=(2, 3), rate=RATE), gaussian(net), optimizer=optax.sgd(0.3))

@@ -5,13 +5,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.flatten_util import ravel_pytree
-from worlds import KEY, adapted, close, flat, network, silent_data, weights, world
+from worlds import KEY, adapted, close, collinear, flat, network, predict, silent_data, weights, words, world
 
 from metaprior import families, likelihoods
 from metaprior.families import Delta, MeanField, cholesky
 from metaprior.inference import laplace
 from metaprior.inference.curvature import ggn_dense
 from metaprior.inference.laplace import log_evidence_correction
+from metaprior.likelihoods import WithNoise
 from metaprior.types import Prior
 
 FULL, MEAN_FIELD = families.full(), families.mean_field()
@@ -98,6 +99,32 @@ def test_it_stops_at_the_mode_of_a_network():
     curvature = jax.jit(lambda p: ggn_dense(likelihood, p, net.episode.support))(q.mean)
     precision = 6 * curvature + np.eye(13) / 0.49
     close(moments(q)[1] @ precision, np.eye(13), 1e-9)
+
+
+@pytest.mark.parametrize("rate", [0.6, 0.75])
+def test_check_knows_where_diagonal_steps_diverge(rate):
+    """Three inputs that are nearly one: steps weight by weight contract below a rate of 2/3; whole steps always do."""
+    data, likelihood = collinear(), likelihoods.gaussian(predict, noise_std=0.1)
+    prior = Prior(MEAN_FIELD.init(KEY, weights(np.zeros(3)), 1.0))
+    inference = laplace(likelihood, MEAN_FIELD, rate=rate)
+    gap = lambda steps: np.linalg.norm(
+        flat(adapted(inference, MEAN_FIELD, prior, data, steps + 1).mean)
+        - flat(adapted(inference, MEAN_FIELD, prior, data, steps).mean)
+    )
+    assert (gap(40) < gap(20)) == (rate < 2 / 3)  # the check tells the truth
+    assert (words(inference, prior, data) == "") == (rate < 2 / 3)
+    assert words(laplace(likelihood, FULL, rate=rate), prior, data) == ""
+
+
+def test_a_likelihood_that_curves_downwards_is_reported():
+    """Beside a learned noise the loss is not convex in the outputs: far from the data there is no Gaussian."""
+    net = network()
+    likelihood = likelihoods.gaussian_learned_noise(net.apply)
+    params = WithNoise(net.params, jnp.asarray(-2.0))
+    dense, diagonal = laplace(likelihood, FULL), laplace(likelihood, MEAN_FIELD)
+    assert "no Gaussian there" in words(dense, Prior(FULL.init(KEY, params, 1.0)), net.episode.support)
+    q = adapted(diagonal, MEAN_FIELD, Prior(MEAN_FIELD.init(KEY, params, 1.0)), net.episode.support, 0)
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(q))
 
 
 # The determinant of the evidence: over outputs (dual) and over weights (primal)

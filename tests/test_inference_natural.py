@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from worlds import KEY, adapted, close, flat, network, weights, words, world
+from worlds import KEY, adapted, close, collinear, flat, network, predict, weights, words, world
 
 from metaprior import families, likelihoods
 from metaprior.families import Delta, MeanField
@@ -106,6 +106,25 @@ def test_classification_keeps_precisions_positive():
     q = jax.jit(lambda key: infer(natural_vi(likelihood, FAMILY, rate=1.0), key, prior, prior.dist, data, 20)[0])(KEY)
     assert max(float(leaf.max()) for leaf in jax.tree.leaves(q.log_std)) <= np.log(0.5) + 1e-12
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(q))
+
+
+@pytest.mark.parametrize("share", [0.98, 1.02])
+def test_check_knows_where_weights_that_pull_together_diverge(share):
+    """β·λmax(D⁻¹P) = 2, with P the exact precision and D its diagonal: below 1 in β for correlated inputs."""
+    data, likelihood = collinear(), likelihoods.gaussian(predict, noise_std=0.1)
+    prior = Prior(FAMILY.init(KEY, weights(np.zeros(3)), 0.5))
+    precision = np.asarray(data.x.T @ data.x) / 0.1**2 + np.eye(3) / 0.5**2
+    root = np.sqrt(np.diag(precision))
+    beta = share * 2 / np.linalg.eigvalsh(precision / np.outer(root, root))[-1]
+    assert beta < 1
+    inference = natural_vi(likelihood, FAMILY, rate=beta, num_samples=0)
+    path = jax.jit(lambda key: trajectory(inference, key, prior, prior.dist, data, 201))(KEY)
+    moved = np.linalg.norm(np.diff(np.asarray(jax.vmap(flat)(path.mean)), axis=0), axis=1)
+    assert (moved[200] < moved[100]) == (share < 1)  # the check tells the truth
+    said = words(inference, prior, data)
+    assert (said == "") == (share < 1)
+    if said:
+        assert "inner steps would diverge" in said and f"reaches {2 * share:.3g}" in said
 
 
 def test_bad_arguments_are_refused():

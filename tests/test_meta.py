@@ -9,12 +9,13 @@ import optax
 import pytest
 
 from metaprior import methods
-from metaprior.families import MeanField
+from metaprior.families import MeanField, mean_field
 from metaprior.last_layer import HeadParams
 from metaprior.likelihoods import gaussian
-from metaprior.meta import State, meta_learner, meta_optimizer, part_labels, task_keys, trainer
+from metaprior.meta import State, meta_learner, task_keys, trainer
 from metaprior.methods import METHODS
-from metaprior.types import Data, Episode
+from metaprior.optimizers import meta_optimizer, part_labels, scale_by_fisher
+from metaprior.types import Data, Episode, Prior
 
 KEY = jax.random.key(1)
 map_ = jax.tree.map
@@ -282,6 +283,13 @@ def test_seeds_are_one_more_axis():
     assert not np.allclose(together[0].prior.dist.mean[0][0], together[0].prior.dist.mean[0][1])
 
 
+def test_every_iteration_draws_anew():
+    """With a prior that stands still, only the tasks drawn can change what is reported."""
+    learner = meta_learner(small("pretrain"), gaussian(net), optimizer=optax.sgd(0.0))
+    _, infos = jax.jit(trainer(learner, draw, 3), static_argnums=1)(begin(learner), 6)
+    assert len(np.unique(infos.query_nll)) == 6
+
+
 def test_tasks_have_keys_of_their_own():
     """A task's key depends on its number, not on how many tasks there are."""
     few, many = (jax.random.key_data(task_keys(KEY, count)) for count in (3, 5))
@@ -445,3 +453,20 @@ def test_state_is_a_tree_of_arrays():
     state = meta_learner(small("pmaml"), gaussian(net)).init(KEY, weights(8))
     assert isinstance(state, State)
     assert all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(state))
+
+
+def test_natural_meta_step_is_reptiles_interpolation():
+    """Fisher-scaled with a rate of one, GEM-BML moves the mean to the average of the tasks' posterior means."""
+    dist = MeanField({"w": jnp.array([0.3, -1.0])}, {"w": jnp.log(jnp.array([0.5, 2.0]))})
+    reached, spread = jnp.array([[1.0, 0.0], [2.0, 4.0]]), jnp.array([[0.1, 0.2], [0.3, 0.4]])
+
+    def score(prior, m, s):  # −KL(q ‖ prior): its gradient is GEM-BML's
+        return -mean_field().kl(MeanField({"w": m}, {"w": jnp.log(s)}), prior.dist)
+
+    gradient = jax.grad(lambda prior: jax.vmap(lambda m, s: score(prior, m, s))(reached, spread).mean())(Prior(dist))
+    natural = scale_by_fisher()
+    step, _ = natural.update(gradient, natural.init(Prior(dist)), Prior(dist))
+    np.testing.assert_allclose(dist.mean["w"] + step.dist.mean["w"], reached.mean(axis=0), atol=1e-12)
+    second_moment = (jnp.square(reached - dist.mean["w"][None]) + spread**2).mean(axis=0)
+    em = 0.5 * (second_moment / jnp.exp(2 * dist.log_std["w"]) - 1)  # the M-step of σ², to first order in log σ
+    np.testing.assert_allclose(step.dist.log_std["w"], em, atol=1e-12)

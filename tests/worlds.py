@@ -117,6 +117,14 @@ def words(inference, prior, source) -> str:
     return inference.check(prior, source) or ""
 
 
+def collinear(number=8, size=3):
+    """Inputs that are nearly one and the same, so that steps weight by weight add up; λmax(D⁻¹P) is nearly `size`."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(number, 1)) + 0.05 * rng.normal(size=(number, size))
+    y = x.sum(axis=1, keepdims=True) + 0.1 * rng.normal(size=(number, 1))
+    return Data(jnp.asarray(x), jnp.asarray(y))
+
+
 class Network(NamedTuple):
     """A small smooth network with data it does not fit."""
 

@@ -4,10 +4,11 @@ from importlib.metadata import PackageNotFoundError, version
 
 from metaprior.learned import Adapted, Learned, load
 from metaprior.likelihoods import categorical, gaussian, gaussian_learned_noise
-from metaprior.meta import MetaLearner, State, meta_learner, meta_optimizer, trainer
+from metaprior.meta import MetaLearner, State, meta_learner, trainer
 from metaprior.methods import METHODS, Method
 from metaprior.methods import get as get_method
 from metaprior.models import Model, foreign, mlp
+from metaprior.optimizers import meta_optimizer, scale_by_fisher
 from metaprior.predict import Calibration, Predictive, calibrate
 from metaprior.settings import Settings, assemble
 from metaprior.tasks import Tasks
@@ -23,5 +24,5 @@ __all__ = [
     "METHODS", "Adapted", "Calibration", "Data", "Episode", "Family", "Inference", "Learned", "Likelihood",
     "MetaLearner", "Method", "Model", "Predictive", "Prior", "Settings", "State", "Tasks", "__version__", "assemble",
     "calibrate", "categorical", "foreign", "gaussian", "gaussian_learned_noise", "get_method", "get_tasks", "load",
-    "meta_learner", "meta_optimizer", "mlp", "trainer",
+    "meta_learner", "meta_optimizer", "mlp", "scale_by_fisher", "trainer",
 ]  # fmt: skip

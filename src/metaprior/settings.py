@@ -7,9 +7,10 @@ from typing import Any, NamedTuple
 from metaprior import methods
 from metaprior.last_layer import last_layer
 from metaprior.likelihoods import SQUARED_ERROR, gaussian
-from metaprior.meta import MetaLearner, meta_learner, meta_optimizer
+from metaprior.meta import MetaLearner, meta_learner
 from metaprior.models import Model, mlp
 from metaprior.models.head import with_head
+from metaprior.optimizers import meta_optimizer
 from metaprior.predict import Predictor, default_predictor
 from metaprior.tasks import Tasks
 from metaprior.tasks import get as get_tasks

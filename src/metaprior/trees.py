@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, PyTree
 
 from metaprior.types import Key, Params
@@ -14,11 +15,10 @@ def total(tree: PyTree) -> Float[Array, ""]:
 
 def normal_like(key: Key, tree: Params) -> Params:
     """Independent standard normal draws in the shape of `tree`."""
-    leaves, structure = jax.tree.flatten(tree)
-    keys = jax.random.split(key, len(leaves))
-    return jax.tree.unflatten(
-        structure, [jax.random.normal(k, leaf.shape, leaf.dtype) for k, leaf in zip(keys, leaves, strict=True)]
-    )
+    flat, unravel = ravel_pytree(tree)
+    return unravel(
+        jax.random.normal(key, flat.shape, flat.dtype)
+    )  # one call: each costs a tenth of a second to compile
 
 
 def all_finite(tree: PyTree) -> Bool[Array, ""]:

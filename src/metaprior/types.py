@@ -64,7 +64,7 @@ class Likelihood(NamedTuple):
     join: Callable[[Source, Source], Source]
     temperature: float = 1.0
 
-    def log_prob(self, params: Params, batch: Batch) -> Float[Array, ""]:
+    def log_prob(self, params: PyTree, batch: Batch) -> Float[Array, ""]:
         """Σᵢ log p(yᵢ | xᵢ, θ): untempered, summed over points; zero for no points."""
         return self.log_density(self.outputs(params, batch), batch).sum()
 
@@ -102,5 +102,7 @@ class Inference(NamedTuple):
     check: Callable[..., str | None]  # (prior, source) -> what is unstable and how to mend it, or None
     memory: Callable[[Dist], Any] = lambda start: ()
     recall: Callable[[Any], Any] = lambda state: ()  # state -> what this task adds to the memory
-    soft_limit: bool = False  # whether `check` binds the first weights only: trained networks live at the edge of stability
+    soft_limit: bool = (
+        False  # whether `check` binds the first weights only: trained networks live at the edge of stability
+    )
     score: Callable[..., Any] | None = None  # (key, prior, episode) -> (score, posteriors): an objective of its own

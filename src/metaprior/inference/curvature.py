@@ -1,7 +1,9 @@
-r"""Generalised Gauss–Newton curvature of the mean loss: positive semi-definite, exact for models linear in their weights.
+r"""Generalised Gauss–Newton curvature of the mean loss: exact for models linear in their weights.
 
 $$G = \frac1n \sum_i J_i^\top H_i J_i, \qquad J_i = \partial f_\theta(x_i)/\partial\theta, \quad
 H_i = -\partial^2 \log p(y_i \mid f)/\partial f^2$$
+
+Positive semi-definite where log p is concave in the outputs: known noise and classes. Learned noise is not, but its diagonal is.
 """
 
 import jax

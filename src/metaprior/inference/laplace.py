@@ -16,9 +16,11 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
+from metaprior import trees
 from metaprior.families import Delta, Full, MeanField, as_mean_field, cholesky, cross_entropy, from_covariance
 from metaprior.inference.base import mean_loss
 from metaprior.inference.curvature import ggn_dense, ggn_diagonal, output_hessian, output_jacobian
+from metaprior.inference.natural import diagonal_stability
 from metaprior.types import Batch, Dist, Family, Inference, Likelihood, Params
 
 
@@ -44,12 +46,23 @@ def laplace(likelihood: Likelihood, family: Family, *, rate: float = 0.5) -> Inf
     def posterior(state, prior, source):
         return curvature(likelihood, state.mean, prior.dist, source).gaussian(state.mean)
 
+    def check(prior, source):
+        if not trees.all_finite(posterior(LaplaceState(prior.dist.mean), prior, source)):
+            return (
+                "the data do not curve upwards in every direction at the prior's mean, so Laplace has no Gaussian there: "
+                "use a mean-field posterior, gradient inference, or a likelihood whose noise is known"
+            )
+        if dense or isinstance(prior.dist, Full):
+            return None
+        return diagonal_stability(likelihood, as_mean_field(prior.dist), source, rate)
+
     return Inference(
         name="laplace",
         init=lambda key, prior, start, source, memory: LaplaceState(start.mean),
         step=step,
         posterior=posterior,
-        check=lambda prior, source: None,
+        check=check,
+        soft_limit=True,
     )
 
 

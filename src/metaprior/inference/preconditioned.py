@@ -84,7 +84,7 @@ def weight_rates(prior: Prior, rate: float, tied_to: float | None) -> Params:
 
 
 def rate_stability(
-    likelihood, mean, rates, source, *, pull: float = 0.0, limit: float = 2.0, num_iterations: int = 20
+    likelihood, mean, rates, source, *, pull: Params | None = None, limit: float = 2.0, num_iterations: int = 20
 ) -> str | None:
     """The largest curvature of the loss along the rates, by power iteration: steps contract only while it is below 2."""
     if likelihood.size(source) == 0:
@@ -95,7 +95,9 @@ def rate_stability(
         direction = jax.tree.map(jnp.multiply, roots, v)
         gradient = jax.grad(lambda params: mean_loss(likelihood, params, source))
         curved = jax.jvp(gradient, (mean,), (direction,))[1]
-        return jax.tree.map(lambda r, c, d: r * (c + pull * d), roots, curved, direction)
+        if pull is not None:  # of a prior, per point
+            curved = jax.tree.map(lambda c, p, d: c + p * d, curved, pull, direction)
+        return jax.tree.map(jnp.multiply, roots, curved)
 
     def iterate(v, _):
         w = scaled_curvature(v)

@@ -62,9 +62,12 @@ def svgd(
     def check(prior, source):
         first = jax.tree.map(lambda leaf: leaf[0], prior.dist.params)
         rates = jax.tree.map(lambda m: jnp.full_like(m, rate), first)
-        num_eff = max(likelihood.effective_size(source), 1e-30)
-        pull = 0.0 if weight_std is None else 1 / (num_eff * weight_std**2)
-        return rate_stability(likelihood, first, rates, source, pull=pull)
+        if weight_std is None or likelihood.size(source) == 0:
+            return rate_stability(likelihood, first, rates, source)
+        pull = 1 / (likelihood.effective_size(source) * weight_std**2)
+        return rate_stability(
+            likelihood, first, rates, source, pull=jax.tree.map(lambda m: jnp.full_like(m, pull), first)
+        )
 
     return Inference(
         name="svgd",
