@@ -28,3 +28,12 @@ def test_import_needs_no_extra():
     code = "import sys, metaprior; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert not {"torch", "mujoco", "flwr", "sklearn", "starlette", "pytest"} & set(loaded)
+
+
+def test_every_public_name_has_one_place():
+    assert sorted(metaprior._MODULE_OF) == sorted(set(metaprior.__all__) - {"__version__"})
+
+
+def test_unknown_names_are_missing():
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = metaprior.nothing

@@ -211,7 +211,7 @@ def _raise_diverged(run, done: int, infos: Info) -> None:
 
 @contextmanager
 def _deferred_interrupt() -> Iterator[Callable[[], bool]]:
-    """Ctrl-C waits for the end of a chunk, so that a checkpoint can be written; a second one does not wait."""
+    """Ctrl-C, or a request to end, waits for the end of a chunk, so that a checkpoint can be written; a second does not."""
     asked: list[int] = []
 
     def handler(signum, frame):
@@ -220,11 +220,12 @@ def _deferred_interrupt() -> Iterator[Callable[[], bool]]:
         asked.append(signum)
 
     try:
-        previous = signal.signal(signal.SIGINT, handler)
+        previous = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
     except ValueError:  # not the main thread: signals are not ours to handle
         yield lambda: False
         return
     try:
         yield lambda: bool(asked)
     finally:
-        signal.signal(signal.SIGINT, previous)
+        for number, before in previous.items():
+            signal.signal(number, before)

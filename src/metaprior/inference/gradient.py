@@ -17,6 +17,7 @@ import optax
 
 from metaprior.families import Full, MeanField, cholesky
 from metaprior.inference.base import kl_weight, mean_loss, mini_batch, require_batch_size
+from metaprior.inference.preconditioned import rate_stability
 from metaprior.types import Dist, Family, Inference, Key, Likelihood, Params
 
 
@@ -81,9 +82,15 @@ def gradient(
         updates, opt_state = chosen.update(grads, state.opt_state, state.q)
         return GradientState(optax.apply_updates(state.q, updates), opt_state)
 
+    def loss_stability(prior, source):
+        mean = family.mean(family.start(prior.dist))
+        return rate_stability(likelihood, mean, jax.tree.map(lambda m: jnp.full_like(m, rate), mean), source)
+
     def check(prior, source):
-        if rate is None or not pull:
-            return None
+        if rate is None:
+            return None  # an optimiser of its own scale: nothing can be said of its steps beforehand
+        if not pull:
+            return loss_stability(prior, source)
         return kl_stability(rate, kl_weight(likelihood, source), prior.dist, widths=family.name != "delta")
 
     return Inference(
@@ -92,6 +99,7 @@ def gradient(
         step=step,
         posterior=lambda state, prior, source: state.q,
         check=check,
+        soft_limit=not pull,
         memory=chosen.init if share_state else lambda start: (),
         recall=(lambda state: state.opt_state) if share_state else lambda state: (),
     )
