@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from metaprior import predict
-from metaprior.families import Delta, MeanField, delta, from_covariance, full, mean_field, particles
+from metaprior.families import Delta, MeanField, Particles, delta, from_covariance, full, mean_field, particles
 from metaprior.last_layer import LastLayer
 from metaprior.predict import Calibration
 from metaprior.tasks.linear import exact_posterior
@@ -100,8 +100,8 @@ def test_log_density_of_one_gaussian_is_scipys():
     mean, _, y, std = exact()
     predictor = predict.linearised(linear, delta(), condition=True)
     got = predict.predict(predictor, jax.random.key(0), Prior(PRIOR), Delta({"w": mean}), SUPPORT, ASKED, calibration())
-    np.testing.assert_allclose(got.log_density(jnp.ones((9, 1)))[:, 0], stats.norm(y, std).logpdf(1.0), atol=1e-9)
-    np.testing.assert_allclose(got.quantile(0.05)[:, 0], stats.norm(y, std).ppf(0.05), atol=1e-9)
+    np.testing.assert_allclose(got.log_density(jnp.ones((9, 1)))[:, 0], stats.norm.logpdf(1.0, y, std), atol=1e-9)
+    np.testing.assert_allclose(got.quantile(0.05)[:, 0], stats.norm.ppf(0.05, y, std), atol=1e-9)
 
 
 def test_calibration_recovers_width_and_noise():
@@ -128,8 +128,6 @@ def test_calibration_recovers_width_and_noise():
 def test_class_probabilities_average_softmax():
     weights = jnp.array([[[5.0, 0.0]], [[0.0, 5.0]]])
     q = particles(2)
-    from metaprior.families import Particles
-
     got = predict.class_probabilities(
         lambda w, x: x @ w, q, jax.random.key(0), Particles(weights), jnp.ones((3, 1)), num_samples=2
     )
