@@ -17,7 +17,7 @@ import optax
 
 from metaprior.families import Full, MeanField, cholesky
 from metaprior.inference.base import kl_weight, mean_loss, mini_batch, require_batch_size
-from metaprior.inference.preconditioned import rate_stability
+from metaprior.inference.preconditioned import rate_stability, weight_rates
 from metaprior.types import Dist, Family, Inference, Key, Likelihood, Params
 
 
@@ -82,15 +82,11 @@ def gradient(
         updates, opt_state = chosen.update(grads, state.opt_state, state.q)
         return GradientState(optax.apply_updates(state.q, updates), opt_state)
 
-    def loss_stability(prior, source):
-        mean = family.mean(family.start(prior.dist))
-        return rate_stability(likelihood, mean, jax.tree.map(lambda m: jnp.full_like(m, rate), mean), source)
-
     def check(prior, source):
         if rate is None:
             return None  # an optimiser of its own scale: nothing can be said of its steps beforehand
         if not pull:
-            return loss_stability(prior, source)
+            return rate_stability(likelihood, prior.dist.mean, weight_rates(prior, rate, None), source)
         return kl_stability(rate, kl_weight(likelihood, source), prior.dist, widths=family.name != "delta")
 
     return Inference(
