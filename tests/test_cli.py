@@ -110,7 +110,7 @@ def test_version_and_module_entry_point():
 
 
 def test_unknown_commands_are_met_with_the_nearest(capsys):
-    refused(capsys, ["trian"], "no command is called 'trian'", "did you mean train?")
+    refused(capsys, ["trian"], "unknown command 'trian'", "did you mean train?")
 
 
 def test_unknown_flags_end_with_code_2(capsys):
@@ -185,7 +185,7 @@ def test_bench_prints_the_growth(capsys, monkeypatch):
         (["--methods", "mamml"], ["unknown method 'mamml'", "did you mean maml"]),
         (["--steps", "-1"], ["steps cannot be negative, got -1"]),
         (["--steps"], ["at least one value"]),
-        (["--tasks", "sinusoids"], ["no tasks are called 'sinusoids'", "sinusoid"]),
+        (["--tasks", "sinusoids"], ["unknown task set 'sinusoids'", "sinusoid"]),
     ],
 )
 def test_bench_refuses(capsys, flags, words):

@@ -176,7 +176,7 @@ def refused(capsys, argv, *words, code=2):
     ("argv", "words"),
     [
         (["--method", "gem-blm+"], ["unknown method 'gem-blm+'", "did you mean gem-bml+", "reptile"]),
-        (["sinusiod"], ["no tasks are called 'sinusiod'", "Did you mean sinusoid"]),
+        (["sinusiod"], ["unknown task set 'sinusiod'", "did you mean sinusoid"]),
         (["--std", "-1"], ["-1"]),
         (["--std", "0"], ["0"]),
         (["--steps", "-1"], ["steps cannot be negative, got -1"]),

@@ -428,7 +428,7 @@ def test_get_changes_fields_without_touching_the_table():
     ("name", "changes", "words"),
     [
         ("mamll", {}, "did you mean maml"),
-        ("nonsense", {}, "the methods are gem-bml"),
+        ("nonsense", {}, "choose from gem-bml"),
         ("maml", {"stpes": (1, 0)}, "no field stpes.*steps"),
         ("maml", {"row": "gme"}, "unknown row 'gme': did you mean gem"),
         ("maml", {"column": "x"}, "unknown column 'x'.*choose from joint"),

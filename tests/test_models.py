@@ -218,8 +218,8 @@ def test_dense_works_in_single_precision():
 @pytest.mark.parametrize(
     ("build", "words"),
     [
-        (lambda: mlp((1, 4, 1), init="glorott"), "unknown init 'glorott': did you mean 'glorot'"),
-        (lambda: conv4(init="xavier"), "unknown init 'xavier': Known: 'he', 'glorot', 'truncated'"),
+        (lambda: mlp((1, 4, 1), init="glorott"), "unknown init 'glorott': did you mean glorot"),
+        (lambda: conv4(init="xavier"), "unknown init 'xavier': choose from he, glorot, truncated"),
         (lambda: mlp((3,)), "two or more widths"),
         (lambda: mlp((3, 0, 1)), "all at least 1"),
         (lambda: conv4(stride=3), "got stride=3"),

@@ -298,7 +298,7 @@ def test_weights_without_layers_are_refused_rather_than_drawn_plainly(how):
 
 
 def test_unknown_estimators_are_refused_with_the_nearest_name():
-    words = "unknown estimator 'flip-out': did you mean 'flipout'"
+    words = "unknown estimator 'flip-out': did you mean flipout"
     with pytest.raises(ValueError, match=words):
         require_noisy(mlp((2, 1)), "flip-out")
     mean, std = network(mlp((2, 1)))

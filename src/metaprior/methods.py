@@ -3,7 +3,6 @@
 Adding a method is adding a row; being listed is what gets it tested.
 """
 
-import difflib
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -12,6 +11,7 @@ from metaprior.inference import INFERENCES
 from metaprior.last_layer import last_layer
 from metaprior.matrix import COLUMNS, ROWS, SECOND_STAGES
 from metaprior.models.noise import ESTIMATORS
+from metaprior.names import require_known
 from metaprior.rules import RATE_RULES, WIDTH_RULES
 from metaprior.types import Family
 
@@ -108,10 +108,7 @@ METHODS: tuple[Method, ...] = (
 def get(name: str, **changes: Any) -> Method:
     """The row of that name, with fields changed; the result is checked."""
     names = [method.name for method in METHODS]
-    if name not in names:
-        close = difflib.get_close_matches(name, names, n=3, cutoff=0.3)
-        hint = f"did you mean {' or '.join(close)}? " if close else ""
-        raise ValueError(f"unknown method {name!r}: {hint}the methods are {', '.join(names)}")
+    require_known("method", name, names)
     method = METHODS[names.index(name)]
     unknown = sorted(set(changes) - set(Method._fields))
     if unknown:
@@ -135,17 +132,17 @@ def family(name: str, method: Method) -> Family:
 
 def validate(method: Method) -> None:
     """Refuse combinations that have no meaning, in words."""
-    _one_of("row", method.row, ROWS)
-    _one_of("column", method.column, COLUMNS)
-    _one_of("second stage", method.second_stage, SECOND_STAGES)
-    _one_of("inference", method.inference, INFERENCES)
-    _one_of("prior family", method.prior, FAMILIES)
-    _one_of("posterior family", method.posterior, FAMILIES)
-    _one_of("width rule", method.widths, WIDTH_RULES)
-    _one_of("rate rule", method.rates, RATE_RULES)
-    _one_of("scores", method.scores, ("all", "query"))
-    _one_of("inner optimiser", method.optimizer, OPTIMIZERS)
-    _one_of("estimator", method.estimator, tuple(ESTIMATORS))
+    require_known("row", method.row, ROWS)
+    require_known("column", method.column, COLUMNS)
+    require_known("second stage", method.second_stage, SECOND_STAGES)
+    require_known("inference", method.inference, INFERENCES)
+    require_known("prior family", method.prior, FAMILIES)
+    require_known("posterior family", method.posterior, FAMILIES)
+    require_known("width rule", method.widths, WIDTH_RULES)
+    require_known("rate rule", method.rates, RATE_RULES)
+    require_known("scores", method.scores, ("all", "query"))
+    require_known("inner optimiser", method.optimizer, OPTIMIZERS)
+    require_known("estimator", method.estimator, tuple(ESTIMATORS))
     families.require_width(method.std)
     if not (isinstance(method.steps, tuple) and len(method.steps) == 2):
         raise ValueError(f"steps is a pair, on the support and of the second stage, got {method.steps}: pass (5, 5)")
@@ -200,10 +197,3 @@ def _priors(method: Method) -> tuple[str, ...]:
 
 def _able(posterior: str) -> list[str]:
     return [name for name, maker in INFERENCES.items() if posterior in maker.families]
-
-
-def _one_of(what: str, value: str, allowed) -> None:
-    if value not in allowed:
-        close = difflib.get_close_matches(value, list(allowed), n=1, cutoff=0.3)
-        hint = f"did you mean {close[0]}? " if close else ""
-        raise ValueError(f"unknown {what} {value!r}: {hint}choose from {', '.join(allowed)}")

@@ -1,10 +1,11 @@
 """The command line: `metaprior COMMAND …`. A command is a module with `run(argv) -> exit code`, imported when it is called."""
 
-import difflib
 import importlib
 import os
 import sys
 from collections.abc import Sequence
+
+from metaprior.names import require_known
 
 # Name -> (module, what it does). Modules stay unimported here: JAX takes longer to load than a help text may take.
 COMMANDS = {
@@ -77,10 +78,7 @@ def _dispatch(argv: list[str]) -> int:
         print(f"metaprior {metaprior.__version__}")
         return 0
     name, *rest = argv
-    if name not in COMMANDS:
-        close = difflib.get_close_matches(name, COMMANDS, n=2, cutoff=0.4)
-        hint = f"did you mean {' or '.join(close)}? " if close else ""
-        raise ValueError(f"no command is called {name!r}: {hint}the commands are {', '.join(COMMANDS)}")
+    require_known("command", name, COMMANDS)
     return importlib.import_module(COMMANDS[name][0]).run(rest)
 
 

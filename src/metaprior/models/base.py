@@ -1,11 +1,11 @@
 """What a model is: a way to begin and a way to answer. Nothing else of the package knows a network."""
 
 from collections.abc import Callable, Mapping
-from difflib import get_close_matches
 from typing import Any, NamedTuple
 
 from jaxtyping import Array, Float
 
+from metaprior.names import require_known
 from metaprior.types import Key, Params
 
 
@@ -53,14 +53,6 @@ def _call(params: Callable[[Array], Array], x: Array) -> Array:
 
 
 def choose(what: str, name: str, table: Mapping[str, Any]) -> Any:
-    """The entry called `name`; an unknown name is refused with the nearest known ones.
-
-    >>> choose("fruit", "aple", {"apple": 1, "pear": 2})
-    Traceback (most recent call last):
-    ValueError: unknown fruit 'aple': did you mean 'apple'? Known: 'apple', 'pear'
-    """
-    if name in table:
-        return table[name]
-    near = get_close_matches(name, table)
-    hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
-    raise ValueError(f"unknown {what} {name!r}: {hint}Known: {', '.join(map(repr, table))}")
+    """The entry called `name`; an unknown name is refused with the nearest known ones."""
+    require_known(what, name, table)
+    return table[name]

@@ -1,10 +1,10 @@
 """Families of tasks, by name: `get("sinusoid", shots=5)`. A new family is one more entry of `TASKS`."""
 
 from collections.abc import Callable
-from difflib import get_close_matches
 from functools import partial
 from typing import Any
 
+from metaprior.names import require_known
 from metaprior.tasks.base import Curve, Tasks, regression
 from metaprior.tasks.linear import linear
 from metaprior.tasks.mixture import mixture
@@ -25,8 +25,5 @@ def get(name: str, **options: Any) -> Tasks:
     >>> get("sinusoid", shots=5).describe
     'y = A sin(wx + b), A ~ U[0.1, 5], w = 1, b ~ U[0, 3.142], no noise'
     """
-    if name not in TASKS:
-        near = get_close_matches(name, TASKS, n=3, cutoff=0.4)
-        hint = f" Did you mean {' or '.join(near)}?" if near else ""
-        raise ValueError(f"no tasks are called {name!r}.{hint} There are: {', '.join(TASKS)}.")
+    require_known("task set", name, TASKS)
     return TASKS[name](**options)
