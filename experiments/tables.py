@@ -4,10 +4,10 @@ import json
 import re
 from pathlib import Path
 
-from experiments import learned_rates
+from experiments import sinusoid_core
 
 ROOT = Path(__file__).parents[1]
-TABLES = {"learned-rates": learned_rates.table}
+TABLES = {"sinusoid-core": sinusoid_core.table}
 
 
 def filled(text: str) -> str:

@@ -336,6 +336,7 @@ CSV_PROBLEMS = [
     ("time,volts\n1,2\n", ["no column 'x'", "its first line names time, volts", "--x-column"]),
     ("x,z\n1,2\n", ["no column 'y'", "names x, z"]),
     ("1.0,2.0\n3,4\n", ["no column 'x'", "names 1.0, 2.0"]),
+    ("x;y\n1;2\n", ["separates its columns by ';'", "save it with commas"]),
     ("x,y,x\n1,2,3\n", ["more than one column 'x'"]),
     ("x,y\n1,2\n3,volts\n", ["row 2 (line 3), column 'y'", "'volts' is not a number"]),
     ("x,y\n1,2\n\n3,\n", ["row 2 (line 4), column 'y'", "the cell is empty"]),

@@ -67,7 +67,8 @@ def loss(params, data):
 
 
 def gradient(method, prior, episode=None, likelihood=None):
-    learner = meta_learner(method, likelihood or gaussian(net, temperature=TEMPERATURE))
+    likelihood = likelihood or gaussian(net, temperature=TEMPERATURE)
+    learner = meta_learner(method._replace(temperature=likelihood.temperature), likelihood)
     return jax.jit(lambda prior: learner.gradient(KEY, prior, (), episode or one_task())[0])(prior)
 
 
@@ -184,7 +185,7 @@ def test_without_support_gem_plus_is_gem(second_stage):
 def test_the_first_order_chaser_is_scaled_by_the_posterior():
     """With inner gradients held, −∇KL(q2 ‖ q1): (m2 − m1)/s1² and ((m2 − m1)² + s2²)/s1² − 1."""
     options = {"first_order": True, "draw": lambda key, q: map_(lambda m, s: m + 0.5 * jnp.exp(s), q.mean, q.log_std)}
-    method = methods.get("kl-chaser", steps=(2, 3), rate=RATE, widths="exact", options=options)
+    method = methods.get("kl-chaser", steps=(2, 3), rate=RATE, widths="exact", options=options, temperature=TEMPERATURE)
     cell = meta_learner(method, gaussian(net, temperature=TEMPERATURE)).cell
     score = lambda prior: matrix.score(cell, KEY, prior, one_task())
     found, (q1, q2) = jax.jit(lambda prior: (jax.grad(lambda p: score(p)[0])(prior), score(prior)[1][0]))(prior())

@@ -66,9 +66,8 @@ def draw(key):
 def small(name, **changes):
     """A row with few steps and a moderate rate, whatever its defaults are tuned to."""
     steps = tuple(min(count, 2) for count in methods.get(name).steps)
-    return methods.get(
-        name, **({"steps": steps, "rate": 0.02, "num_particles": 3, "clip": None, "draw_steps": False} | changes)
-    )
+    plain = {"steps": steps, "rate": 0.02, "num_particles": 3, "clip": None, "draw_steps": False, "temperature": 1.0}
+    return methods.get(name, **(plain | changes))
 
 
 @cache

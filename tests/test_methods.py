@@ -85,7 +85,8 @@ def normal_kl(q, p):
 
 def ours(method, prior, episode=None, likelihood=None):
     """The meta-gradient of one task, by the package."""
-    learner = meta_learner(method, likelihood or squared_error(temperature=TEMPERATURE))
+    likelihood = likelihood or squared_error(temperature=TEMPERATURE)
+    learner = meta_learner(method._replace(temperature=likelihood.temperature), likelihood)
     return jax.jit(lambda prior: learner.gradient(KEY, prior, (), episode or task())[0])(prior)
 
 
@@ -460,6 +461,10 @@ def test_get_changes_fields_without_touching_the_table():
         ("maml", {"clip": 0.0}, "clip.*above zero"),
         ("llama", {"posterior": "mean-field"}, "evidence"),
         ("gem-bml", {"rates": "exact"}, "held fixed"),
+        ("maml", {"rate": math.inf}, "rate must be above zero and finite"),
+        ("gem-bml+", {"optimizer": "adam"}, "preconditioned inference takes steps of its own"),
+        ("imaml", {"optimizer": "shared-adam"}, "implicit inference has no optimiser to share"),
+        ("gem-bml+", {"estimator": "flipout"}, "preconditioned inference does not sample by flipout"),
     ],
 )
 def test_what_has_no_meaning_is_refused_in_words(name, changes, words):

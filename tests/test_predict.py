@@ -104,6 +104,22 @@ def test_log_density_of_one_gaussian_is_scipys():
     np.testing.assert_allclose(got.quantile(0.05)[:, 0], stats.norm.ppf(0.05, y, std), atol=1e-9)
 
 
+def test_log_density_takes_targets_of_one_output_as_a_list():
+    """[N] beside [N, 1] must never broadcast to N² densities."""
+    got = predict.Predictive(jnp.zeros((2, 3, 1)), jnp.ones((2, 3, 1)), jnp.zeros((0, 3, 1)))
+    np.testing.assert_array_equal(got.log_density([0.0, 1.0, 2.0]), got.log_density(jnp.array([[0.0], [1.0], [2.0]])))
+    with pytest.raises(ValueError, match=r"y has shape \[2\] and predictions \[3, 1\]"):
+        got.log_density([0.0, 1.0])
+
+
+@pytest.mark.parametrize("level", [0.0, 1.0, 90.0, float("nan")])
+def test_levels_are_shares(level):
+    got = predict.Predictive(jnp.zeros((2, 3, 1)), jnp.ones((2, 3, 1)), jnp.zeros((0, 3, 1)))
+    for ask in (got.interval, got.quantile):
+        with pytest.raises(ValueError, match="a share between 0 and 1"):
+            ask(level)
+
+
 def test_calibration_recovers_width_and_noise():
     """Tasks drawn with widths 2σ and noise .3, seen through σ: the fit must say 2 and .3."""
     predictor = predict.linearised(linear, delta(), condition=True, num_functions=0)

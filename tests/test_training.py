@@ -109,6 +109,14 @@ def test_settings_survive_json():
         from_dict({"colour": "blue"})
 
 
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", '{"iteration": 7}', '{"iteration": 7, "log_width": [0], "log_noise": "x"}']
+)
+def test_a_damaged_calibration_is_none(tmp_path, text):
+    (tmp_path / training.CALIBRATION_FILE).write_text(text)
+    assert training.load_calibration(runs.Run(tmp_path, {}), 7) is None
+
+
 def test_loaded_run_adapts_as_the_learner_does(setup, trained):
     folder, state = trained
     x, y = np.linspace(-4, 4, 10), np.sin(np.linspace(-4, 4, 10))
@@ -156,9 +164,27 @@ def test_evaluation_is_the_average_over_tasks(setup, trained):
     results = evaluate(setup, state, calibrate_steps(setup, state, steps=2, num_tasks=4), steps=2, num_tasks=3)
     errors = []
     for key in task_keys(jax.random.key(TEST_SEED), 3):
-        episode = setup.tasks.evaluation(key)
-        q = setup.learner.adapt(jax.random.split(key)[0], state, episode.support, 2)
+        key_task, key_adapt, _ = jax.random.split(key, 3)
+        episode = setup.tasks.evaluation(key_task)
+        q = setup.learner.adapt(key_adapt, state, episode.support, 2)
         last = jax.tree.map(lambda leaf: leaf[2], q).mean
         errors.append(jnp.square(setup.model.apply(last, episode.query.x) - episode.query.y).mean())
     assert results["steps"] == [0, 1, 2]
     assert results["mse"][2] == pytest.approx(float(np.mean(errors)), rel=1e-9)
+
+
+def test_tasks_without_support_can_be_trained_and_judged():
+    """Zero shots: adaptation changes nothing, so every number of steps predicts the same."""
+    setup = assemble(Settings(iterations=4, hidden=(4,), shots=0))
+    state = training.initial_state(setup)
+    state, infos = jax.jit(metaprior.trainer(setup.learner, setup.tasks.sample, 2), static_argnums=1)(state, 4)
+    assert infos.finite.all()
+    results = evaluate(setup, state, calibrate_steps(setup, state, steps=2, num_tasks=3), steps=2, num_tasks=3)
+    assert results["mse"][0] == results["mse"][2]
+    assert results["coverage90_near"] == [None, None, None]  # nothing is near a support that is empty
+
+
+def test_a_row_and_a_likelihood_of_other_temperature_are_refused():
+    model = metaprior.mlp((1, 4, 1))
+    with pytest.raises(ValueError, match=r"temperature 0.01 and the likelihood to 1: pass gaussian"):
+        metaprior.meta_learner(metaprior.get_method("kl-chaser"), metaprior.gaussian(model.apply))

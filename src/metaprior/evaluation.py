@@ -31,9 +31,9 @@ class TaskScores(NamedTuple):
 
 
 def adapted_parts(setup: Setup, predictor: Predictor, state: State, key, steps: int):
-    """Adapt to one task and prepare its predictions after each number of steps: (parts stacked over steps, episode)."""
-    episode = setup.tasks.evaluation(key)
-    key_adapt, key_predict = jax.random.split(key)
+    """Adapt to one task and prepare its predictions: (parts before any step, parts after 1, 2, … stacked, episode)."""
+    key_task, key_adapt, key_predict = jax.random.split(key, 3)
+    episode = setup.tasks.evaluation(key_task)
     posteriors = setup.learner.adapt(key_adapt, state, episode.support, steps)
     nothing = Data(episode.support.x[:0], episode.support.y[:0])
 
@@ -52,14 +52,17 @@ def calibrate_steps(setup: Setup, state: State, *, steps: int = 10, num_tasks: i
 
     def run(state):
         keys = task_keys(jax.random.key(VALIDATION_SEED), num_tasks)
-        first, rest, episodes = jax.lax.map(
-            lambda key: adapted_parts(setup, predictor, state, key, steps), keys, batch_size=min(num_tasks, 25)
-        )
-        zero = calibrate(predictor, first, episodes.query.y)
+
+        def one_task(key):  # the support stays behind: it may be empty, and empty arrays cannot be mapped in batches
+            first, rest, episode = adapted_parts(setup, predictor, state, key, steps)
+            return first, rest, episode.query.y
+
+        first, rest, targets = jax.lax.map(one_task, keys, batch_size=min(num_tasks, 25))
+        zero = calibrate(predictor, first, targets)
         if steps == 0:
             return jax.tree.map(lambda leaf: leaf[None], zero)
         by_step = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 1, 0), rest)
-        later = jax.lax.map(lambda parts: calibrate(predictor, parts, episodes.query.y), by_step)
+        later = jax.lax.map(lambda parts: calibrate(predictor, parts, targets), by_step)
         return jax.tree.map(lambda a, b: jnp.concatenate([a[None], b]), zero, later)
 
     return jax.jit(run)(state)

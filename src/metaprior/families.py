@@ -156,10 +156,30 @@ def cholesky(q: Full) -> Float[Array, "W W"]:
     return jnp.tril(q.tril, -1) + jnp.diag(jnp.exp(jnp.diagonal(q.tril)))
 
 
+def inverse_cholesky(q: Full) -> Float[Array, "W W"]:
+    """L⁻¹. A prior is shared by tasks: it is inverted once, where a solve for each task is slow."""
+    return _inverse(cholesky(q))
+
+
+@jax.custom_jvp
+def _inverse(lower):
+    return jax.scipy.linalg.solve_triangular(lower, jnp.eye(*lower.shape, dtype=lower.dtype), lower=True)
+
+
+@_inverse.defjvp
+def _inverse_jvp(primals, tangents):
+    inverse = _inverse(*primals)
+    return inverse, -inverse @ tangents[0] @ inverse  # d(L⁻¹) = −L⁻¹ dL L⁻¹: products, not solves, for every task
+
+
 def from_covariance(mean: Params, covariance: Float[Array, "W W"]) -> Full:
     """The full Gaussian with this mean and covariance."""
-    lower = jnp.linalg.cholesky(covariance)
-    return Full(mean, jnp.tril(lower, -1) + jnp.diag(jnp.log(jnp.diagonal(lower))))
+    return Full(mean, with_log_diagonal(jnp.linalg.cholesky(covariance)))
+
+
+def with_log_diagonal(lower: Float[Array, "W W"]) -> Float[Array, "W W"]:
+    """A triangle L as `Full` stores it: log Lᵢᵢ on the diagonal."""
+    return jnp.tril(lower, -1) + jnp.diag(jnp.log(jnp.diagonal(lower)))
 
 
 def mean_field_sample(key: Key, q: MeanField) -> Params:
@@ -208,10 +228,10 @@ def _mean_field_entropy(q):
 
 
 def _full_cross_entropy(q, p):
-    lower, (mu, _), (m, _) = cholesky(p), ravel_pytree(p.mean), ravel_pytree(q.mean)
+    (mu, _), (m, _) = ravel_pytree(p.mean), ravel_pytree(q.mean)
     # the square root of q's covariance as columns: L for a full q, a diagonal for the others
     root = cholesky(q) if isinstance(q, Full) else jnp.diag(jnp.sqrt(ravel_pytree(variance(q))[0]))
-    whitened = jax.scipy.linalg.solve_triangular(lower, jnp.concatenate([(m - mu)[:, None], root], axis=1), lower=True)
+    whitened = inverse_cholesky(p) @ jnp.concatenate([(m - mu)[:, None], root], axis=1)
     return jnp.trace(p.tril) + 0.5 * mu.size * LOG_2PI + 0.5 * jnp.square(whitened).sum()
 
 

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from metaprior.families import Full, cholesky, from_covariance, require_width
+from metaprior.families import Full, cholesky, inverse_cholesky, require_width, with_log_diagonal
 from metaprior.types import Batch, Family, Inference, Key, Likelihood, Params
 
 
@@ -55,17 +55,16 @@ def conjugate(likelihood: Likelihood, family: Family, *, noise_std: float) -> In
 
     def step(key, state, prior, source):
         del key
-        q, dist = state, prior.dist
-        unit = jnp.eye(q.mean.shape[0], dtype=q.mean.dtype)
+        dist, unit = prior.dist, jnp.eye(state.mean.shape[0], dtype=state.mean.dtype)
         # Outputs are linear in the head, so a unit head reads the features off.
         features = likelihood.outputs(HeadParams(dist.features, unit), source)
         weight = 1 / (likelihood.temperature * noise_std**2)
         lower = cholesky(Full(dist.mean, dist.tril))
-        prior_precision = jax.scipy.linalg.cho_solve((lower, True), unit)
-        factor = jax.scipy.linalg.cho_factor(prior_precision + weight * features.T @ features)
-        mean = jax.scipy.linalg.cho_solve(factor, prior_precision @ dist.mean + weight * features.T @ source.y)
-        covariance = jax.scipy.linalg.cho_solve(factor, unit)
-        return LastLayer(dist.features, mean, from_covariance(mean, covariance).tril)
+        white = features @ lower
+        # S = L (I + w AᵀA)⁻¹ Lᵀ with A = ΦL: no eigenvalue of what is inverted is below one, however narrow the prior became.
+        root = lower @ inverse_root(unit + weight * white.T @ white)
+        mean = dist.mean + weight * root @ (root.T @ (features.T @ (source.y - features @ dist.mean)))
+        return LastLayer(dist.features, mean, with_log_diagonal(root))
 
     def check(prior, source):
         """The exact posterior of another likelihood is not exact."""
@@ -87,6 +86,13 @@ def conjugate(likelihood: Likelihood, family: Family, *, noise_std: float) -> In
     )
 
 
+def inverse_root(matrix: Float[Array, "F F"]) -> Float[Array, "F F"]:
+    """The lower triangle R with R Rᵀ = matrix⁻¹: from the Cholesky factor of the matrix read backwards."""
+    factor = jnp.linalg.cholesky(matrix[::-1, ::-1])
+    unit = jnp.eye(*matrix.shape, dtype=matrix.dtype)
+    return jax.scipy.linalg.solve_triangular(factor, unit, lower=True).T[::-1, ::-1]
+
+
 def _init(key: Key, params: HeadParams, std: float) -> LastLayer:
     del key
     require_width(std)
@@ -104,10 +110,10 @@ def _samples(key, q, num_samples):
 def _kl(q, p):
     """KL of the heads, summed over outputs."""
     size, outputs = q.mean.shape
-    lower_q, lower_p = cholesky(Full(q.mean, q.tril)), cholesky(Full(p.mean, p.tril))
-    solve = lambda rhs: jax.scipy.linalg.solve_triangular(lower_p, rhs, lower=True)
-    shape = jnp.trace(p.tril) - jnp.trace(q.tril) - 0.5 * size + 0.5 * jnp.square(solve(lower_q)).sum()
-    return outputs * shape + 0.5 * jnp.square(solve(q.mean - p.mean)).sum()
+    lower_q = cholesky(Full(q.mean, q.tril))
+    inverse = inverse_cholesky(Full(p.mean, p.tril))
+    shape = jnp.trace(p.tril) - jnp.trace(q.tril) - 0.5 * size + 0.5 * jnp.square(inverse @ lower_q).sum()
+    return outputs * shape + 0.5 * jnp.square(inverse @ (q.mean - p.mean)).sum()
 
 
 def _expected_log_prob(key: Key, likelihood: Likelihood, q: LastLayer, batch: Batch, num_samples: int = 1):

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import ArrayLike
 
-from metaprior.predict import Calibration, Predictive, default_predictor
+from metaprior.predict import Calibration, Predictive, default_predictor, predict
 from metaprior.training import TEST_STEPS, Trained, open_trained
 from metaprior.types import Data, Dist
 
@@ -37,7 +37,7 @@ class Adapted:
         q = jax.tree.map(lambda leaf: leaf[steps], self._posteriors)
         support = self.support if steps else Data(self.support.x[:0], self.support.y[:0])
         calibration = jax.tree.map(lambda leaf: leaf[steps], self._trained.calibration)
-        return predictor.finish(predictor.prepare(jax.random.key(seed), state.prior, q, support, inputs), calibration)
+        return predict(predictor, jax.random.key(seed), state.prior, q, support, inputs, calibration)
 
 
 class Learned(NamedTuple):

@@ -11,8 +11,10 @@ With q1 = infer(prior, support) and q2 from the second stage, every method maxim
 where $\mathrm{ELBO}(q; \Theta, D) = E_q \log p(D) - \mathrm{KL}(q \,\|\, p_\Theta)$. Row `elbo` differentiates through inference;
 row `gem` holds the posteriors fixed, so that of the first and third formula only $-\mathrm{KL}(q_2\|p_\Theta)$ and
 $+\mathrm{KL}(q_1\|p_\Theta)$ have a gradient: E_q ∇ log p(θ; Θ), which at the exact posterior is the gradient of the evidence
-(Theorem 1). A third row, `evidence`, scores the query under q1 directly: the log-mean likelihood of particles, or Laplace's
-approximation at a point.
+(Theorem 1). In the second, Θ is reached through q1 alone, which is not held: memory grows with its steps.
+
+A third row, `evidence`, scores the query under q1 directly: the log-mean likelihood of particles, or Laplace's approximation at
+a point.
 """
 
 from collections.abc import Callable
@@ -53,7 +55,6 @@ class Cell(NamedTuple):
     draw_steps: bool = False  # each task draws its steps on the support uniformly from 1..steps[0]
     scores: str = "all"  # the joint column may score "all" data or the "query" alone
     num_samples: int = 1  # draws for E_q log p
-    evidence_weight: float = 1.0  # η: the share of Laplace's determinant
 
 
 def _sequential(cell: Cell, prior: Prior, q1: Dist, episode: Episode) -> Stage:
@@ -151,7 +152,7 @@ def _evidence(cell, key, prior, posteriors, episode):
         likelihoods = log_probs(cell.likelihood, q1, episode.query) / temperature
         return jax.nn.logsumexp(likelihoods) - jnp.log(likelihoods.shape[0])
     fit = cell.likelihood.log_prob(q1.mean, episode.query) / temperature
-    return fit + cell.evidence_weight * log_evidence_correction(cell.likelihood, q1.mean, prior.dist, episode.query)
+    return fit + log_evidence_correction(cell.likelihood, q1.mean, prior.dist, episode.query)
 
 
 FORMULAS = {"joint": _joint, "conditional": _conditional, "difference": _difference, "evidence": _evidence}

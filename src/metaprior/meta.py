@@ -77,6 +77,11 @@ def meta_learner(
         optimizer: the meta-optimiser; None takes `meta_optimizer(method.meta_rate)`.
     """
     validate(method)
+    if likelihood.temperature != method.temperature:
+        raise ValueError(
+            f"{method.name} is set to temperature {method.temperature:g} and the likelihood to {likelihood.temperature:g}: "
+            f"pass gaussian(…, temperature={method.temperature:g}) or get_method(…, temperature={likelihood.temperature:g})"
+        )
     optimizer = optimizer or meta_optimizer(method.meta_rate)
     prior_family, cell = family(method.prior, method), make_cell(method, likelihood, model)
 

@@ -3,6 +3,7 @@
 Adding a method is adding a row; being listed is what gets it tested.
 """
 
+import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -149,8 +150,8 @@ def validate(method: Method) -> None:
     if min(method.steps) < 0:
         raise ValueError(f"inner steps cannot be negative, got {method.steps}")
     for name in ("temperature", "rate", "meta_rate", "meta_batch", "num_samples", "num_particles"):
-        if not getattr(method, name) > 0:
-            raise ValueError(f"{name.replace('_', ' ')} must be above zero, got {getattr(method, name)}")
+        if not 0 < getattr(method, name) < math.inf:
+            raise ValueError(f"{name.replace('_', ' ')} must be above zero and finite, got {getattr(method, name)}")
     supported = INFERENCES[method.inference].families
     if method.posterior not in supported:
         raise ValueError(
@@ -168,7 +169,24 @@ def validate(method: Method) -> None:
         raise ValueError(
             "the row 'evidence' scores a point or particles: set posterior='delta' or posterior='particles'"
         )
+    _validate_steps(method)
     _validate_rules(method)
+
+
+def _validate_steps(method: Method) -> None:
+    """What an inference would not look at is refused, not passed over."""
+    if method.optimizer == "shared-adam" and method.inference != "gradient":
+        raise ValueError(f"{method.inference} inference has no optimiser to share: use gradient inference")
+    if method.optimizer != "sgd" and method.inference not in ("gradient", "implicit"):
+        raise ValueError(
+            f"{method.inference} inference takes steps of its own, not those of {method.optimizer}: "
+            "leave the inner optimiser at 'sgd', or use gradient inference"
+        )
+    if method.estimator != "weights" and method.inference != "gradient":
+        raise ValueError(
+            f"{method.inference} inference does not sample by {method.estimator}: "
+            "leave the estimator at 'weights', or use gradient inference"
+        )
 
 
 def _validate_rules(method: Method) -> None:

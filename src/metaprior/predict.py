@@ -20,6 +20,7 @@ import jax.numpy as jnp
 import optax
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
+from numpy.typing import ArrayLike
 
 from metaprior import metrics, trees
 from metaprior.families import Full, MeanField, cholesky, variance
@@ -43,9 +44,13 @@ class Predictive(NamedTuple):
     std: Float[Array, "S N O"]
     functions: Float[Array, "F N O"]
 
-    def log_density(self, y: Float[Array, "N O"]) -> Float[Array, "N O"]:
-        """Log p(y), output by output."""
-        return metrics.mixture_log_density(y, self.mean, self.std)
+    def log_density(self, y: ArrayLike) -> Float[Array, "N O"]:
+        """Log p(y), output by output; `y` is [N, O], or [N] where there is one output."""
+        given, shape = jnp.asarray(y, self.mean.dtype), self.mean.shape[1:]
+        targets = given[:, None] if given.ndim == 1 and shape[1] == 1 else given
+        if targets.shape != shape:  # [N] beside [N, 1] would broadcast to N² densities
+            raise ValueError(f"y has shape {list(given.shape)} and predictions {list(shape)}: they must agree")
+        return metrics.mixture_log_density(targets, self.mean, self.std)
 
     def moments(self) -> tuple[Float[Array, "N O"], Float[Array, "N O"]]:
         """Mean and standard deviation of the mixture."""
@@ -55,12 +60,14 @@ class Predictive(NamedTuple):
 
     def quantile(self, level: float) -> Float[Array, "N O"]:
         """The point below which a share `level` of the mixture lies."""
+        _require_share(level)
         if self.mean.shape[0] == 1:
             return self.mean[0] + self.std[0] * jax.scipy.special.ndtri(level)
         return metrics.mixture_quantile(level, self.mean, self.std)
 
     def interval(self, level: float = 0.9) -> tuple[Float[Array, "N O"], Float[Array, "N O"]]:
         """The central interval that holds a share `level`."""
+        _require_share(level)
         return self.quantile((1 - level) / 2), self.quantile((1 + level) / 2)
 
 
@@ -202,6 +209,11 @@ def predict(
 ) -> Predictive:
     """The predictive at new inputs."""
     return predictor.finish(predictor.prepare(key, prior, q, support, x), calibration)
+
+
+def _require_share(level):
+    if not 0 < level < 1:
+        raise ValueError(f"a level is a share between 0 and 1, got {level}: pass 0.9 for nine tenths")
 
 
 def _unit_noise(key, num_functions, outputs):

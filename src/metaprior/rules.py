@@ -44,10 +44,8 @@ def apply_rules(
     return gradient
 
 
-LOG_RATE_BOUNDS = (
-    -8.0,
-    3.0,
-)  # a learned rate stays within e^-8 … e^3 of where it began: unbounded ones reach e^8 and blow up
+# A learned rate stays within e^-8 … e^3 of where it began: unbounded ones reach e^8 and blow up.
+LOG_RATE_BOUNDS = (-8.0, 3.0)
 
 
 def bounded(widths: str, rates: str, prior: Prior, std: float) -> Prior:

@@ -64,7 +64,7 @@ class Settings:
     meta_rate: float | None = None
     """Step size of the meta-optimiser (Adam)."""
     decay: bool = True
-    """Cosine decay of the meta-rate to zero over the run."""
+    """Whether the meta-rate decays to zero over the run, as a cosine; --no-decay keeps it."""
 
     def __post_init__(self):
         """Refuse numbers that cannot be, before anything is built."""

@@ -123,14 +123,14 @@ def save_calibration(run: runs.Run, calibration: Calibration, iteration: int) ->
 
 
 def load_calibration(run: runs.Run, iteration: int) -> Calibration | None:
-    """The calibration of that iteration, if there is one."""
-    path = Path(run.folder) / CALIBRATION_FILE
-    if not path.exists():
+    """The calibration of that iteration, if there is one; a damaged file counts as none, since it can be fitted again."""
+    try:
+        values = json.loads((Path(run.folder) / CALIBRATION_FILE).read_bytes())
+        if values["iteration"] != iteration:
+            return None
+        return Calibration(jnp.asarray(values["log_width"], float), jnp.asarray(values["log_noise"], float))
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
         return None
-    values = json.loads(path.read_text())
-    if values["iteration"] != iteration:
-        return None
-    return Calibration(jnp.asarray(values["log_width"]), jnp.asarray(values["log_noise"]))
 
 
 class Trained(NamedTuple):

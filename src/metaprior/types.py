@@ -83,9 +83,8 @@ class Family(NamedTuple):
     samples: Callable[[Key, Dist, int], Params]  # S draws, stacked on a new first axis
     kl: Callable[[Dist, Dist], Float[Array, ""]]  # KL(q ‖ p) for q of this family
     as_prior: Callable[[Dist, Dist], Dist]  # (q, prior) -> the prior that q is for the data that follow
-    expected_log_prob: Callable[
-        ..., Float[Array, ""]
-    ]  # (key, likelihood, q, batch, num_samples) -> E_q log p(batch | θ)
+    # (key, likelihood, q, batch, num_samples) -> E_q log p(batch | θ)
+    expected_log_prob: Callable[..., Float[Array, ""]]
 
 
 class Inference(NamedTuple):
@@ -102,7 +101,6 @@ class Inference(NamedTuple):
     check: Callable[..., str | None]  # (prior, source) -> what is unstable and how to mend it, or None
     memory: Callable[[Dist], Any] = lambda start: ()
     recall: Callable[[Any], Any] = lambda state: ()  # state -> what this task adds to the memory
-    soft_limit: bool = (
-        False  # whether `check` binds the first weights only: trained networks live at the edge of stability
-    )
+    # whether `check` binds the first weights only: trained networks live at the edge of stability
+    soft_limit: bool = False
     score: Callable[..., Any] | None = None  # (key, prior, episode) -> (score, posteriors): an objective of its own

@@ -72,9 +72,8 @@ def run(argv: list[str]) -> int:
     if not x.size:
         console.note(f"{asked.support} holds no points: this is the prior predictive")
     _write(asked, prior.adapt(x, y, steps=asked.steps if x.size else 0), inputs)
-    print(
-        f"{asked.out / 'predictions.csv'}: {inputs.size} predictions from {x.size} points\n{asked.out / 'prediction.png'}"
-    )
+    points = f"{x.size} point{'s' if x.size != 1 else ''}"
+    print(f"{asked.out / 'predictions.csv'}: {inputs.size} predictions from {points}\n{asked.out / 'prediction.png'}")
     return 0
 
 

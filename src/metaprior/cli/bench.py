@@ -18,7 +18,7 @@ examples:
   metaprior bench memory --methods gem-bml+ maml imaml --steps 1 10 100
   metaprior bench memory --json
 
-Methods that go through inference by back-propagation keep every inner step; Gradient-EM keeps none."""
+Methods that go through inference by back-propagation keep every inner step; GEM-BML and GEM-BML+ keep none."""
 
 
 @dataclass(frozen=True)

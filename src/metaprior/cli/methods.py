@@ -20,7 +20,7 @@ examples:
 
 LEGEND = (
     ("prior → posterior", "families: what tasks share, and what is inferred for one of them"),
-    ("row", "how the meta-gradient is taken: gem holds posteriors fixed, elbo and evidence go through inference"),
+    ("row", "how the meta-gradient is taken: elbo, evidence through inference; gem not, or to q1 alone if conditional"),
     ("column", "which evidence: joint (of all data), conditional or difference (of the query given the support)"),
     ("second stage", "what the query is for: none, or one more inference with it"),
     ("steps", "inner steps on the support + of the second stage"),

@@ -46,6 +46,8 @@ def _find(path: Path, header: list[str], name: str) -> int:
     if header.count(name) == 1:
         return header.index(name)
     found = ", ".join(header)
+    if len(header) == 1 and (other := next((mark for mark in ";\t|" if mark in found), None)):
+        raise ValueError(f"{path} separates its columns by {other!r}: save it with commas")
     if name in header:
         raise ValueError(f"{path} has more than one column {name!r} (its columns are {found}): rename one of them")
     raise ValueError(
