@@ -1,9 +1,11 @@
 """The package as a whole: every module imports, and the core needs no extra."""
 
+import ast
 import importlib
 import pkgutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -37,3 +39,34 @@ def test_every_public_name_has_one_place():
 def test_unknown_names_are_missing():
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = metaprior.nothing
+
+
+# One episode's way through the code. A module imports only from its own place and those before it.
+ORDER = [
+    "types", "names", "trees", "metrics", "likelihoods", "families", "last_layer", "tasks", "models", "inference",
+    "matrix", "rules", "methods", "optimizers", "meta", "predict", "settings", "evaluation", "codec", "checkpoints",
+    "runs", "training", "learned", "figures", "benchmarks", "cli", "__main__",
+]  # fmt: skip
+
+
+def imports(path: Path) -> set[str]:
+    """The modules of the package that a file imports, by their first name."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module == "metaprior":
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("metaprior."):
+            found.add(str(node.module).split(".")[1])
+    return found
+
+
+SOURCES = sorted(Path(metaprior.__path__[0]).rglob("*.py"))
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(metaprior.__path__[0])))
+def test_modules_import_only_from_those_before_them(path):
+    place = path.relative_to(metaprior.__path__[0]).parts[0].removesuffix(".py")
+    if place == "__init__":
+        return  # the front door leads everywhere
+    late = {name for name in imports(path) if ORDER.index(name) > ORDER.index(place)}
+    assert not late
