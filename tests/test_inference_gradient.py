@@ -371,3 +371,21 @@ def test_the_kl_counts_as_temperature_over_points():
     ridge = kl_weight(known.likelihood, episode.support) / np.diag(known.covariance)
     gram = x.T @ x / (5 * 0.7**2)
     close(flat(q.mean), np.linalg.solve(gram + np.diag(ridge), x.T @ y / (5 * 0.7**2) + ridge * known.mean), 1e-9)
+
+
+@pytest.mark.parametrize(("ways", "shots"), [(5, 1), (20, 5)])
+def test_a_rate_on_cross_entropy_per_shot_is_ways_times_a_rate_on_the_mean(ways, shots):
+    """The first public MAML sums cross-entropies over a task and divides by shots: its rate of 0.4 is 0.4 × ways of ours."""
+    key_x, key_w = jax.random.split(jax.random.key(0))
+    data = Data(jax.random.normal(key_x, (ways * shots, 3)), jnp.repeat(jnp.arange(ways), shots))
+    first = jax.random.normal(key_w, (3, ways))
+    apply = lambda w, x: x @ w
+
+    def summed(w):
+        picked = jax.nn.log_softmax(apply(w, data.x))[jnp.arange(ways * shots), data.y]
+        return -(picked / shots).sum()
+
+    theirs = first - 0.4 * jax.grad(summed)(first)
+    inference = gradient(likelihoods.categorical(apply), DELTA, optimizer=0.4 * ways, pull=False)
+    q, _ = infer(inference, jax.random.key(1), Prior(Delta(first)), Delta(first), data, 1)
+    np.testing.assert_allclose(q.mean, theirs, atol=1e-12)
