@@ -12,7 +12,7 @@ from metaprior.families import Delta, MeanField
 from metaprior.inference import infer, preconditioned
 from metaprior.inference.base import mean_loss
 from metaprior.inference.preconditioned import weight_rates
-from metaprior.types import Prior
+from metaprior.types import Data, Prior
 
 DELTA, MEAN_FIELD = families.delta(), families.mean_field()
 KNOWN = world(correlated=False)
@@ -32,6 +32,12 @@ def slope(vector):
     return x.T @ (x @ vector - y) / (len(y) * KNOWN.noise_std**2)
 
 
+def excess(vector):
+    """The mean loss above that of perfect answers, by hand."""
+    residual = np.asarray(DATA.x) @ vector - np.asarray(DATA.y)[:, 0]
+    return (residual**2).mean() / (2 * KNOWN.noise_std**2)
+
+
 RATES = {
     "tied": ({"tied_to": 0.2}, None, 0.05 * np.exp(2 * LOG_STD) / 0.2**2),
     "free": ({}, LOG_RATE, 0.05 * np.exp(LOG_RATE)),
@@ -45,9 +51,22 @@ def test_steps_are_those_by_hand(options, log_rate, rates):
     q = adapted(preconditioned(KNOWN.likelihood, DELTA, rate=0.05, **options), DELTA, start, DATA, 4)
     expected = KNOWN.mean
     for _ in range(4):
-        expected = expected - rates * slope(expected)
+        step = slope(expected)
+        share = min(1.0, 4 * excess(expected) / (rates * step**2).sum())
+        expected = expected - share * rates * step
     close(flat(q.mean), expected, 1e-12)
     close(flat(weight_rates(start, 0.05, options.get("tied_to"))), rates, 1e-14)
+
+
+@pytest.mark.parametrize(("edge", "factor"), [(0.5, 0.5), (1.9, -0.9), (2.1, -1.0), (50.0, -1.0)])
+def test_a_step_beyond_the_edge_is_cut_to_it(edge, factor):
+    """On h·x²/2 a step multiplies x by 1 − R·h; beyond R·h = 2 it is cut so that x changes sign and does not grow."""
+    line = likelihoods.gaussian(lambda w, x: x * w["w"][None], noise_std=0.5)  # h = 1/noise² for one point at x = 1
+    data = Data(jnp.ones((1, 1)), jnp.zeros((1, 1)))
+    dist = MeanField({"w": jnp.array([3.0])}, {"w": jnp.zeros(1)})
+    inference = preconditioned(line, DELTA, rate=edge * 0.5**2)
+    q, _ = infer(inference, KEY, Prior(dist), Delta(dist.mean), data, 1)
+    close(q.mean["w"], factor * dist.mean["w"], 1e-12)
 
 
 def test_the_rates_of_a_natural_step_are_tied_to_the_width():

@@ -46,7 +46,10 @@ def gaussian(apply: Apply, *, noise_std: float = SQUARED_ERROR, temperature: flo
     def log_density(outputs, batch):
         return _normal_log_density(batch.y, outputs, math.log(noise_std))
 
-    return _supervised(lambda params, batch: apply(params, batch.x), log_density, temperature)
+    def least_loss(batch):
+        return batch.y.shape[1] * (math.log(noise_std) + 0.5 * math.log(2 * math.pi))
+
+    return _supervised(lambda params, batch: apply(params, batch.x), log_density, temperature, least_loss)
 
 
 def gaussian_learned_noise(apply: Apply, *, temperature: float = 1.0) -> Likelihood:
@@ -70,7 +73,7 @@ def categorical(apply: Apply, *, temperature: float = 1.0) -> Likelihood:
     def log_density(outputs, batch):
         return jnp.take_along_axis(jax.nn.log_softmax(outputs), batch.y[:, None], axis=1)[:, 0]
 
-    return _supervised(lambda params, batch: apply(params, batch.x), log_density, temperature)
+    return _supervised(lambda params, batch: apply(params, batch.x), log_density, temperature, lambda batch: 0.0)
 
 
 def _normal_log_density(targets, means, log_noise):
@@ -84,7 +87,7 @@ def _normal_log_density(targets, means, log_noise):
     return densities.sum(axis=1)
 
 
-def _supervised(outputs, log_density, temperature) -> Likelihood:
+def _supervised(outputs, log_density, temperature, least_loss=lambda batch: -math.inf) -> Likelihood:
     return Likelihood(
         observe=_data_as_they_are,
         outputs=outputs,
@@ -92,6 +95,7 @@ def _supervised(outputs, log_density, temperature) -> Likelihood:
         size=lambda source: source.x.shape[0],
         join=lambda first, second: jax.tree.map(lambda a, b: jnp.concatenate([a, b]), first, second),
         temperature=temperature,
+        least_loss=least_loss,
     )
 
 

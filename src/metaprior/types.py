@@ -4,6 +4,7 @@ Behaviour is a NamedTuple of functions, state a NamedTuple of arrays; both are v
 Letters used in shapes: `T` tasks, `N` points of a task, `S` samples, `P` particles, `W` weights when flattened to one vector.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -63,6 +64,7 @@ class Likelihood(NamedTuple):
     size: Callable[[Source], int]
     join: Callable[[Source, Source], Source]
     temperature: float = 1.0
+    least_loss: Callable[[Batch], float] = lambda batch: -math.inf  # per point, of a perfect answer, where there is one
 
     def log_prob(self, params: PyTree, batch: Batch) -> Float[Array, ""]:
         """Σᵢ log p(yᵢ | xᵢ, θ): untempered, summed over points; zero for no points."""

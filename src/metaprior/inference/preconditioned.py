@@ -11,11 +11,14 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Float
 
 from metaprior import trees
 from metaprior.families import MeanField
 from metaprior.inference.base import mean_loss, mini_batch, require_batch_size
 from metaprior.types import Dist, Family, Inference, Likelihood, Params, Prior
+
+OVERSHOOT = 4.0
 
 
 class PreconditionedState(NamedTuple):
@@ -54,9 +57,10 @@ def preconditioned(
             params = jax.tree.map(lambda leaf: leaf[0], family.samples(key_draw, q, 1))
             return mean_loss(likelihood, params, likelihood.observe(key_observe, params, points))
 
-        grads = jax.grad(loss)(state.q.mean)
+        value, grads = jax.value_and_grad(loss)(state.q.mean)
         grads = jax.lax.stop_gradient(grads) if first_order else grads
-        mean = jax.tree.map(lambda m, a, g: m - a * g, state.q.mean, state.rates, grads)
+        share = step_share(value - likelihood.least_loss(points), state.rates, grads)
+        mean = jax.tree.map(lambda m, a, g: m - share.astype(m.dtype) * a * g, state.q.mean, state.rates, grads)
         return state._replace(q=state.q._replace(mean=mean))
 
     def check(prior, source):
@@ -70,6 +74,16 @@ def preconditioned(
         check=check,
         soft_limit=True,
     )
+
+
+def step_share(excess: Float[Array, ""], rates: Params, grads: Params) -> Float[Array, ""]:
+    r"""The share of a step that can be taken without overshooting: $\min(1,\; 4\,(\text{loss} - \text{least}) / g^\top R\, g)$.
+
+    On a quadratic h·x²/2 the second is 2/(R·h), beyond which a step climbs instead of descending. Learned rates sit at that edge;
+    a rare task beyond it then stays where it is instead of running away.
+    """
+    decrease = trees.total(jax.tree.map(lambda a, g: a * jnp.square(g), rates, grads))  # of the loss, to first order
+    return jnp.minimum(1.0, OVERSHOOT * excess / jnp.maximum(decrease, 1e-30))
 
 
 def weight_rates(prior: Prior, rate: float, tied_to: float | None) -> Params:
