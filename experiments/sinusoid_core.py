@@ -89,7 +89,7 @@ def table(results: dict[str, Any]) -> str:
     lines = [head, "|---|---|" + "---|" * (len(SHOWN) + 2)]
     for row in results["rows"]:
         test = row["test"]
-        mse = " | ".join(f"{test['mse'][k]:.3f} ± {test['mse_ci95'][k]:.3f}" for k in SHOWN)
+        mse = " | ".join(f"{test['mse'][k]:.2g} ± {test['mse_ci95'][k]:.1g}" for k in SHOWN)
         cover = f"{test['coverage90_near'][10]:.2f} / {test['coverage90_far'][10]:.2f}"
         lines.append(f"| {row['tasks']} | {row['method']} | {mse} | {test['nll'][10]:.2f} | {cover} |")
     return "\n".join(lines)

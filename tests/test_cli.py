@@ -216,7 +216,7 @@ def mean_squared_errors(folder, *, num_tasks, steps):
     errors = []
     for index in range(num_tasks):
         key = jax.random.fold_in(jax.random.key(evaluation.TEST_SEED), index)
-        support, query = prior.trained.setup.tasks.evaluation(key)
+        support, query = prior.trained.setup.tasks.evaluation(jax.random.split(key, 3)[0])
         adapted = prior.adapt(support.x, support.y, steps=steps)
         means = [adapted.predict(query.x, steps=step, num_functions=0).moments()[0] for step in range(steps + 1)]
         errors.append([float(((mean - query.y) ** 2).mean()) for mean in means])

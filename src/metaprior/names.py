@@ -7,9 +7,9 @@ from difflib import get_close_matches
 def require_known(what: str, name: str, known: Iterable[str]) -> None:
     """Refuse a name that is not among those known.
 
-    >>> require_known("fruit", "aple", ["apple", "pear"])
+    >>> require_known("fruit", "aple", ["apple", "fig"])
     Traceback (most recent call last):
-    ValueError: unknown fruit 'aple': did you mean apple? choose from apple, pear
+    ValueError: unknown fruit 'aple': did you mean apple? choose from apple, fig
     """
     known = list(known)
     if name not in known:
