@@ -235,7 +235,7 @@ def test_a_run_is_not_begun_anew_nor_resumed_as_another(uninterrupted, tmp_path,
 
 
 def test_divergence_is_code_1_and_keeps_the_last_good_state(tmp_path, capsys):
-    argv = [*TINY, "--iterations", "40", "--method", "maml", "--meta-rate", "1e38", "--out", str(tmp_path / "run")]
+    argv = [*TINY, "--iterations", "40", "--method", "maml", "--temperature", "1e-308", "--out", str(tmp_path / "run")]
     refused(capsys, argv, "training diverged at iteration", "Lower the inner rate or the meta-rate", code=1)
     assert list(available(tmp_path / "run" / "checkpoints")) == [0]
     runs.release(runs.create(tmp_path / "run", runs.open_run(tmp_path / "run").settings, resume=True))  # not locked
