@@ -1,1 +1,24 @@
 """One file per experiment: settings as a frozen dataclass, `run(settings) -> results`, results as JSON under `results/`."""
+
+from experiments.study import Study, find
+from metaprior.names import require_known
+
+# In the order in which the report tells them.
+NAMES = (
+    "sinusoid-default",
+    "sinusoid-challenging",
+    "inner-steps",
+    "multi-modal",
+    "matrix",
+    "gradient-error",
+    "estimator-variance",
+    "a-star",
+    "many-steps",
+    "search",
+)
+
+
+def get(name: str) -> Study:
+    """The study of that name."""
+    require_known("experiment", name, NAMES)
+    return find(name)

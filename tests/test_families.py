@@ -321,7 +321,7 @@ def test_leaves_are_drawn_independently():
 @pytest.mark.parametrize("std", [0.0, -1.0, float("inf"), float("nan")])
 @pytest.mark.parametrize("family", [MEAN_FIELD, FULL, families.particles(2)], ids=lambda f: f.name)
 def test_widths_must_be_positive(family, std):
-    with pytest.raises(ValueError, match="width of a prior must be a finite number above zero"):
+    with pytest.raises(ValueError, match="width of a prior must be above zero and finite"):
         family.init(KEY, weights([1.0, 2.0, 3.0]), std)
 
 

@@ -91,7 +91,7 @@ def test_extra_begins_at_the_given_numbers():
 
 
 def test_bad_arguments_are_refused():
-    with pytest.raises(ValueError, match="inner rate must be above zero, got 0"):
+    with pytest.raises(ValueError, match="inner rate must be above zero and finite, got 0"):
         platipus(LIKELIHOOD, FAMILY, rate=0.0)
     with pytest.raises(ValueError, match="at least one particle, got steps=5, num_particles=0"):
         platipus(LIKELIHOOD, FAMILY, num_particles=0)

@@ -171,9 +171,9 @@ def test_no_data_cannot_diverge():
 
 
 def test_bad_arguments_are_refused():
-    with pytest.raises(ValueError, match="inner rate must be above zero, got 0"):
+    with pytest.raises(ValueError, match="inner rate must be above zero and finite, got 0"):
         preconditioned(KNOWN.likelihood, DELTA, rate=0.0)
-    with pytest.raises(ValueError, match="tied to a width above zero, got tied_to=0"):
+    with pytest.raises(ValueError, match="width to which rates are tied must be above zero and finite, got 0"):
         preconditioned(KNOWN.likelihood, DELTA, tied_to=0.0)
     inference = preconditioned(KNOWN.likelihood, DELTA, tied_to=0.1)
     with pytest.raises(ValueError, match="tied to widths need a mean-field prior"):

@@ -141,7 +141,7 @@ def test_check_knows_the_limit(share, width):
 
 def test_bad_arguments_are_refused():
     likelihood, family = world().likelihood, families.particles(2)
-    with pytest.raises(ValueError, match="inner rate must be above zero, got -1"):
+    with pytest.raises(ValueError, match="inner rate must be above zero and finite, got -1"):
         svgd(likelihood, family, rate=-1.0)
-    with pytest.raises(ValueError, match="width of weights must be above zero, got weight_std=0"):
+    with pytest.raises(ValueError, match="width of weights must be above zero and finite, got 0"):
         svgd(likelihood, family, weight_std=0.0)

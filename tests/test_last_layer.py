@@ -211,9 +211,9 @@ def test_gem_is_the_gradient_of_the_evidence_in_the_features(column, second_stag
 def test_bad_arguments_are_refused():
     likelihood, prior, _ = setting()
     params = HeadParams(prior.dist.features, prior.dist.mean)
-    with pytest.raises(ValueError, match="width of a prior must be a finite number above zero, got 0"):
+    with pytest.raises(ValueError, match="width of a prior must be above zero and finite, got 0"):
         FAMILY.init(KEY, params, 0.0)
-    with pytest.raises(ValueError, match="noise std must be above zero, got 0"):
+    with pytest.raises(ValueError, match="noise std must be above zero and finite, got 0"):
         conjugate(likelihood, FAMILY, noise_std=0.0)
 
 

@@ -43,7 +43,7 @@ def test_unknown_names_are_missing():
 
 # One episode's way through the code. A module imports only from its own place and those before it.
 ORDER = [
-    "types", "names", "trees", "metrics", "likelihoods", "families", "last_layer", "tasks", "models", "inference",
+    "types", "names", "scalars", "trees", "metrics", "likelihoods", "families", "last_layer", "tasks", "models", "inference",
     "matrix", "rules", "methods", "optimizers", "meta", "predict", "settings", "evaluation", "codec", "checkpoints",
     "runs", "training", "learned", "figures", "benchmarks", "cli", "__main__",
 ]  # fmt: skip

@@ -1,5 +1,7 @@
 """How good a learned prior is: adaptation to fixed unseen tasks, step by step, judged by calibrated predictions."""
 
+import itertools
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -13,7 +15,7 @@ from metaprior.settings import Setup
 from metaprior.types import Data
 
 # Fixed and apart: training draws from the run's seed, validation and test from these. Widths and noise are chosen on the former.
-VALIDATION_SEED, TEST_SEED = 1_000_001, 2_000_003
+VALIDATION_SEED, TEST_SEED = 1_000_001, 4_000_037
 NEAR = 0.5  # inputs closer than this to a support point count as near
 
 
@@ -30,40 +32,49 @@ class TaskScores(NamedTuple):
     rank_correlation: Float[Array, "..."]
 
 
-def adapted_parts(setup: Setup, predictor: Predictor, state: State, key, steps: int):
-    """Adapt to one task and prepare its predictions: (parts before any step, parts after 1, 2, … stacked, episode)."""
+def adapted_parts(setup: Setup, predictor: Predictor, state: State, key, at: Sequence[int]):
+    """Adapt to one task and prepare its predictions: (parts before any step or None, later parts stacked, episode)."""
     key_task, key_adapt, key_predict = jax.random.split(key, 3)
     episode = setup.tasks.evaluation(key_task)
-    posteriors = setup.learner.adapt(key_adapt, state, episode.support, steps)
+    posteriors = setup.learner.adapt(key_adapt, state, episode.support, max(at))
     nothing = Data(episode.support.x[:0], episode.support.y[:0])
 
     def prepare(q, support):
         return predictor.prepare(key_predict, state.prior, q, support, episode.query.x)
 
     # Before the first step nothing has been learned from the support: the prior predictive must not be conditioned on it.
-    first = prepare(jax.tree.map(lambda leaf: leaf[0], posteriors), nothing)
-    rest = jax.vmap(lambda q: prepare(q, episode.support))(jax.tree.map(lambda leaf: leaf[1:], posteriors))
+    first = prepare(jax.tree.map(lambda leaf: leaf[0], posteriors), nothing) if at[0] == 0 else None
+    later = jnp.asarray([step for step in at if step > 0], int)
+    rest = jax.vmap(lambda q: prepare(q, episode.support))(jax.tree.map(lambda leaf: leaf[later], posteriors))
     return first, rest, episode
 
 
-def calibrate_steps(setup: Setup, state: State, *, steps: int = 10, num_tasks: int = 100) -> Calibration:
-    """Width and noise for the prior predictive and after each number of steps, on validation tasks: arrays [steps + 1]."""
+def calibrate_steps(
+    setup: Setup, state: State, *, steps: int = 10, at: Sequence[int] | None = None, num_tasks: int = 100
+) -> Calibration:
+    """Width and noise for the prior predictive and after each number of steps, on validation tasks: arrays [len(at)].
+
+    Args:
+        setup: the pieces.
+        state: as trained.
+        steps: 0, 1, … up to this many.
+        at: or these numbers of steps, in rising order.
+        num_tasks: validation tasks.
+    """
+    at = _step_numbers(steps, at)
     predictor = setup.predictor
 
     def run(state):
         keys = task_keys(jax.random.key(VALIDATION_SEED), num_tasks)
 
         def one_task(key):  # the support stays behind: it may be empty, and empty arrays cannot be mapped in batches
-            first, rest, episode = adapted_parts(setup, predictor, state, key, steps)
+            first, rest, episode = adapted_parts(setup, predictor, state, key, at)
             return first, rest, episode.query.y
 
         first, rest, targets = jax.lax.map(one_task, keys, batch_size=min(num_tasks, 25))
-        zero = calibrate(predictor, first, targets)
-        if steps == 0:
-            return jax.tree.map(lambda leaf: leaf[None], zero)
         by_step = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 1, 0), rest)
         later = jax.lax.map(lambda parts: calibrate(predictor, parts, targets), by_step)
-        return jax.tree.map(lambda a, b: jnp.concatenate([a[None], b]), zero, later)
+        return later if first is None else _joined(calibrate(predictor, first, targets), later)
 
     return jax.jit(run)(state)
 
@@ -74,28 +85,48 @@ def evaluate(
     calibration: Calibration,
     *,
     steps: int = 10,
+    at: Sequence[int] | None = None,
     num_tasks: int = 600,
     seed: int = TEST_SEED,
 ) -> dict[str, Any]:
     """Metrics after 0..steps steps on fixed test tasks, averaged over tasks; the squared error is of the posterior mean."""
-    if calibration.log_noise.shape[0] <= steps:
+    at = _step_numbers(steps, at)
+    return summary(scores(setup, state, calibration, at=at, num_tasks=num_tasks, seed=seed), at)
+
+
+def scores(
+    setup: Setup, state: State, calibration: Calibration, *, at: Sequence[int], num_tasks: int, seed: int = TEST_SEED
+) -> TaskScores:
+    """Task by task and step by step, arrays [num_tasks, len(at)]: the tasks depend on the seed alone, so methods pair up."""
+    if calibration.log_noise.shape[0] < len(at):
         raise ValueError(
-            f"calibrated for {calibration.log_noise.shape[0] - 1} steps, asked for {steps}: calibrate again"
+            f"calibrated for {calibration.log_noise.shape[0] - 1} steps, asked for {max(at)}: calibrate again"
         )
     predictor = setup.predictor
 
     def one_task(key):
-        first, rest, episode = adapted_parts(setup, predictor, state, key, steps)
+        first, rest, episode = adapted_parts(setup, predictor, state, key, at)
         score = lambda parts, c: task_scores(predictor, parts, c, episode)
-        head = score(first, jax.tree.map(lambda leaf: leaf[0], calibration))
-        tail = jax.vmap(score)(rest, jax.tree.map(lambda leaf: leaf[1 : steps + 1], calibration))
-        return jax.tree.map(lambda a, b: jnp.concatenate([a[None], b]), head, tail)
+        begin = int(first is not None)
+        later = jax.vmap(score)(rest, jax.tree.map(lambda leaf: leaf[begin : len(at)], calibration))
+        return later if first is None else _joined(score(first, jax.tree.map(lambda leaf: leaf[0], calibration)), later)
 
     @jax.jit
     def run(keys):
         return jax.lax.map(one_task, keys, batch_size=min(num_tasks, 25))
 
-    return summary(run(task_keys(jax.random.key(seed), num_tasks)), num_tasks)
+    return run(task_keys(jax.random.key(seed), num_tasks))
+
+
+def _step_numbers(steps: int, at: Sequence[int] | None) -> tuple[int, ...]:
+    at = tuple(range(steps + 1)) if at is None else tuple(at)
+    if not at or at[0] < 0 or any(b <= a for a, b in itertools.pairwise(at)):
+        raise ValueError(f"the numbers of steps to look at must rise from zero or more, got {list(at)}")
+    return at
+
+
+def _joined(first, later):
+    return jax.tree.map(lambda a, b: jnp.concatenate([a[None], b]), first, later)
 
 
 def task_scores(predictor: Predictor, parts, calibration: Calibration, episode) -> TaskScores:
@@ -118,14 +149,19 @@ def task_scores(predictor: Predictor, parts, calibration: Calibration, episode) 
     )
 
 
-def summary(scores: TaskScores, num_tasks: int) -> dict[str, Any]:
+def summary(scores: TaskScores, at: Sequence[int]) -> dict[str, Any]:
     """Averages over tasks per step, with the half-width of the 95 % interval of the squared error, ready for JSON."""
-    means = jax.tree.map(lambda leaf: leaf.mean(axis=0), scores)
-    near = means.share_near
-    values = means._asdict() | {
-        "coverage90_near": jnp.where(near > 0, means.coverage90_near / jnp.maximum(near, 1e-12), jnp.nan),
-        "coverage90_far": jnp.where(near < 1, means.coverage90_far / jnp.maximum(1 - near, 1e-12), jnp.nan),
-        "mse_ci95": 1.96 * scores.mse.std(axis=0) / num_tasks**0.5,
-    }
+    num_tasks = scores.mse.shape[0]
+    pooled = pool(jax.tree.map(lambda leaf: leaf.mean(axis=0), scores))
+    values = pooled._asdict() | {"mse_ci95": 1.96 * scores.mse.std(axis=0) / num_tasks**0.5}
     as_list = lambda array: [None if not jnp.isfinite(v) else float(v) for v in array]
-    return {"steps": list(range(scores.mse.shape[1])), "tasks": num_tasks, **{k: as_list(v) for k, v in values.items()}}
+    return {"steps": list(at), "tasks": num_tasks, **{k: as_list(v) for k, v in values.items()}}
+
+
+def pool(means: TaskScores) -> TaskScores:
+    """Averages over tasks, with coverage near and far from the support per point that lies there."""
+    near = means.share_near
+    return means._replace(
+        coverage90_near=jnp.where(near > 0, means.coverage90_near / jnp.maximum(near, 1e-12), jnp.nan),
+        coverage90_far=jnp.where(near < 1, means.coverage90_far / jnp.maximum(1 - near, 1e-12), jnp.nan),
+    )

@@ -15,6 +15,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
 from metaprior import trees
+from metaprior.scalars import Scalar, log, require_positive
 from metaprior.types import Batch, Dist, Family, Key, Likelihood, Params
 
 LOG_2PI = math.log(2 * math.pi)
@@ -213,14 +214,14 @@ def _sampled(sample):
 def _mean_field_init(key, params, std):
     del key
     require_width(std)
-    return MeanField(params, jax.tree.map(lambda leaf: jnp.full_like(leaf, math.log(std)), params))
+    return MeanField(params, jax.tree.map(lambda leaf: jnp.full_like(leaf, log(std)), params))
 
 
 def _full_init(key, params, std):
     del key
     require_width(std)
     flat, _ = ravel_pytree(params)
-    return Full(params, math.log(std) * jnp.eye(flat.size, dtype=flat.dtype))
+    return Full(params, log(std) * jnp.eye(flat.size, dtype=flat.dtype))
 
 
 def _mean_field_entropy(q):
@@ -243,9 +244,6 @@ def _particle_samples(key, q, num_samples):
     return jax.tree.map(lambda leaf: leaf[chosen], q.params)
 
 
-def require_width(std: float) -> None:
+def require_width(std: Scalar) -> None:
     """A prior's width must be a positive number."""
-    if not (std > 0 and math.isfinite(std)):
-        raise ValueError(
-            f"the width of a prior must be a finite number above zero, got {std}: pass std=0.01, for example"
-        )
+    require_positive("the width of a prior", std, "pass std=0.01, for example")

@@ -7,7 +7,6 @@ The feature weights w belong to Θ and are not adapted. The posterior is exact, 
 evidence: in the head's prior through −KL(q‖p), in w through E_q log p(D | θ, w) at fixed q.
 """
 
-import math
 from typing import NamedTuple
 
 import jax
@@ -15,6 +14,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from metaprior.families import Full, cholesky, inverse_cholesky, require_width, with_log_diagonal
+from metaprior.scalars import Scalar, log, require_positive
 from metaprior.types import Batch, Family, Inference, Key, Likelihood, Params
 
 
@@ -47,11 +47,10 @@ def last_layer() -> Family:
     )
 
 
-def conjugate(likelihood: Likelihood, family: Family, *, noise_std: float) -> Inference:
+def conjugate(likelihood: Likelihood, family: Family, *, noise_std: Scalar) -> Inference:
     """The exact posterior of the head under Gaussian noise; every step after the first changes nothing."""
     del family
-    if not noise_std > 0:
-        raise ValueError(f"noise std must be above zero, got {noise_std}")
+    require_positive("noise std", noise_std)
 
     def step(key, state, prior, source):
         del key
@@ -93,11 +92,11 @@ def inverse_root(matrix: Float[Array, "F F"]) -> Float[Array, "F F"]:
     return jax.scipy.linalg.solve_triangular(factor, unit, lower=True).T[::-1, ::-1]
 
 
-def _init(key: Key, params: HeadParams, std: float) -> LastLayer:
+def _init(key: Key, params: HeadParams, std: Scalar) -> LastLayer:
     del key
     require_width(std)
     size = params.head.shape[0]
-    return LastLayer(params.features, params.head, math.log(std) * jnp.eye(size, dtype=params.head.dtype))
+    return LastLayer(params.features, params.head, log(std) * jnp.eye(size, dtype=params.head.dtype))
 
 
 def _samples(key, q, num_samples):

@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
+from metaprior.scalars import Scalar, log, require_positive
 from metaprior.types import Batch, Key, Likelihood, Params, Source
 
 Apply = Callable[[Params, Array], Array]  # (weights, inputs [N, ...]) -> outputs [N, O]
@@ -32,7 +33,7 @@ class WithNoise(NamedTuple):
     log_noise: Float[Array, ""]
 
 
-def gaussian(apply: Apply, *, noise_std: float = SQUARED_ERROR, temperature: float = 1.0) -> Likelihood:
+def gaussian(apply: Apply, *, noise_std: Scalar = SQUARED_ERROR, temperature: float = 1.0) -> Likelihood:
     r"""Regression with known noise: $\log \mathcal N(y \mid f_\theta(x), \text{noise}^2)$, summed over outputs.
 
     >>> from metaprior.types import Data
@@ -44,10 +45,10 @@ def gaussian(apply: Apply, *, noise_std: float = SQUARED_ERROR, temperature: flo
     _require_positive(noise_std=noise_std, temperature=temperature)
 
     def log_density(outputs, batch):
-        return _normal_log_density(batch.y, outputs, math.log(noise_std))
+        return _normal_log_density(batch.y, outputs, log(noise_std))
 
     def least_loss(batch):
-        return batch.y.shape[1] * (math.log(noise_std) + 0.5 * math.log(2 * math.pi))
+        return batch.y.shape[1] * (log(noise_std) + 0.5 * math.log(2 * math.pi))
 
     return _supervised(lambda params, batch: apply(params, batch.x), log_density, temperature, least_loss)
 
@@ -104,7 +105,6 @@ def _data_as_they_are(key: Key, params: PyTree, source: Source) -> Batch:
     return source
 
 
-def _require_positive(**values: float) -> None:
+def _require_positive(**values: Scalar) -> None:
     for name, value in values.items():
-        if not value > 0:
-            raise ValueError(f"{name.replace('_', ' ')} must be above zero, got {value}")
+        require_positive(name.replace("_", " "), value)

@@ -3,7 +3,6 @@
 Adding a method is adding a row; being listed is what gets it tested.
 """
 
-import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -14,6 +13,7 @@ from metaprior.matrix import COLUMNS, ROWS, SECOND_STAGES
 from metaprior.models.noise import ESTIMATORS
 from metaprior.names import require_known
 from metaprior.rules import RATE_RULES, WIDTH_RULES
+from metaprior.scalars import Scalar, require_positive
 from metaprior.types import Family
 
 
@@ -32,17 +32,17 @@ class Method(NamedTuple):
     widths: str = "frozen"
     rates: str = "none"
     temperature: float = 1.0
-    std: float = 0.05  # σ of the prior before training
+    std: Scalar = 0.05  # σ of the prior before training
     num_samples: int = 1  # weight draws per step
     num_particles: int = 1
     scores: str = "all"
     optimizer: str = "sgd"  # of gradient inference: sgd, adam (fresh for each task), shared-adam (Reptile's)
     estimator: str = "weights"  # how a gradient step samples: weights, local, flipout
     options: Mapping[str, Any] = {}  # further arguments of the inference
-    rate: float = 0.01  # inner step size
+    rate: Scalar = 0.01  # inner step size
     draw_steps: bool = False  # each task draws its steps on the support uniformly from 1..steps[0]
     clip: float | None = None  # largest norm of one task's gradient in the means
-    meta_rate: float = 4e-3
+    meta_rate: Scalar = 4e-3
     meta_batch: int = 5
 
 
@@ -150,8 +150,7 @@ def validate(method: Method) -> None:
     if min(method.steps) < 0:
         raise ValueError(f"inner steps cannot be negative, got {method.steps}")
     for name in ("temperature", "rate", "meta_rate", "meta_batch", "num_samples", "num_particles"):
-        if not 0 < getattr(method, name) < math.inf:
-            raise ValueError(f"{name.replace('_', ' ')} must be above zero and finite, got {getattr(method, name)}")
+        require_positive(name.replace("_", " "), getattr(method, name))
     supported = INFERENCES[method.inference].families
     if method.posterior not in supported:
         raise ValueError(

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import optax
 
 from metaprior.methods import Method
+from metaprior.scalars import Scalar
 from metaprior.types import Prior
 
 
@@ -20,7 +21,7 @@ def inner_optimizer(method: Method) -> dict[str, Any]:
 
 
 def meta_optimizer(
-    rate: float,
+    rate: Scalar,
     *,
     iterations: int | None = None,
     warm_up: int = 100,

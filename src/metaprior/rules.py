@@ -10,13 +10,12 @@ r"""How the widths and the rates of a prior are learned.
 * `frozen`: not at all.
 """
 
-import math
-
 import jax
 import jax.numpy as jnp
 
 from metaprior import trees
 from metaprior.families import MeanField
+from metaprior.scalars import Scalar, log
 from metaprior.types import Family, Params, Posteriors, Prior
 
 WIDTH_RULES = ("exact", "debiased", "frozen")
@@ -24,7 +23,7 @@ RATE_RULES = ("exact", "debiased", "frozen", "tied", "none")
 
 
 def apply_rules(
-    widths: str, rates: str, family: Family, prior: Prior, posteriors: Posteriors, gradient: Prior, rate: float
+    widths: str, rates: str, family: Family, prior: Prior, posteriors: Posteriors, gradient: Prior, rate: Scalar
 ) -> Prior:
     """The meta-gradient with the parts of widths and rates as their rules say."""
     if isinstance(prior.dist, MeanField) and widths == "debiased":
@@ -48,13 +47,13 @@ def apply_rules(
 LOG_RATE_BOUNDS = (-8.0, 3.0)
 
 
-def bounded(widths: str, rates: str, prior: Prior, std: float) -> Prior:
+def bounded(widths: str, rates: str, prior: Prior, std: Scalar) -> Prior:
     """The prior with learned rates inside their bounds; widths to which rates are tied follow, being half of them in log."""
     low, high = LOG_RATE_BOUNDS
     if prior.log_rate is not None:
         prior = prior._replace(log_rate=jax.tree.map(lambda r: jnp.clip(r, low, high), prior.log_rate))
     if rates == "tied" and widths != "frozen":
-        start = math.log(std)
+        start = log(std)
         clipped = jax.tree.map(lambda s: jnp.clip(s, start + low / 2, start + high / 2), prior.dist.log_std)
         prior = prior._replace(dist=prior.dist._replace(log_std=clipped))
     return prior

@@ -18,6 +18,7 @@ import optax
 from metaprior.families import Full, MeanField, cholesky
 from metaprior.inference.base import kl_weight, mean_loss, mini_batch, require_batch_size
 from metaprior.inference.preconditioned import rate_stability, weight_rates
+from metaprior.scalars import Scalar, require_positive
 from metaprior.types import Dist, Family, Inference, Key, Likelihood, Params
 
 
@@ -32,7 +33,7 @@ def gradient(
     likelihood: Likelihood,
     family: Family,
     *,
-    optimizer: optax.GradientTransformation | float = 0.01,
+    optimizer: optax.GradientTransformation | Scalar = 0.01,
     num_samples: int = 1,
     batch_size: int | None = None,
     pull: bool = True,
@@ -53,13 +54,13 @@ def gradient(
         share_state: start every task from one optimiser state, averaged over tasks after each meta-step (Reptile's Adam).
         draw: how one weight sample is drawn; None samples weights, see `models.noise` for estimators of less variance.
     """
-    rate = optimizer if isinstance(optimizer, (int, float)) else None
-    if rate is not None and not rate > 0:
-        raise ValueError(f"the inner rate must be above zero, got {rate}")
+    rate = None if isinstance(optimizer, optax.GradientTransformation) else optimizer
+    if rate is not None:
+        require_positive("the inner rate", rate)
     if num_samples < 1:
         raise ValueError(f"inference needs at least one sample per step, got num_samples={num_samples}")
     require_batch_size(batch_size)
-    chosen = optax.sgd(optimizer) if isinstance(optimizer, (int, float)) else optimizer
+    chosen = optimizer if isinstance(optimizer, optax.GradientTransformation) else optax.sgd(optimizer)
 
     def negative_elbo(q, key, prior, source):
         key_draw, key_batch, key_observe = jax.random.split(key, 3)
@@ -101,7 +102,7 @@ def gradient(
     )
 
 
-def kl_stability(rate: float, weight: float, dist: Dist, *, widths: bool = False) -> str | None:
+def kl_stability(rate: Scalar, weight: float, dist: Dist, *, widths: bool = False) -> str | None:
     """Plain gradient steps on the KL contract only while rate·(T/n)/σ² < 2 for the narrowest weight.
 
     Where the posterior has `widths`, the curvature of the KL in log s is 2 at s = σ, whatever σ is: rate·(T/n) < 1.

@@ -16,6 +16,7 @@ from metaprior.families import MeanField
 from metaprior.inference.base import mean_loss, mini_batch, require_batch_size
 from metaprior.inference.curvature import ggn_diagonal
 from metaprior.inference.preconditioned import rate_stability
+from metaprior.scalars import Scalar
 from metaprior.types import Family, Inference, Likelihood, Params, Source
 
 
@@ -27,7 +28,7 @@ class NaturalState(NamedTuple):
 
 
 def natural_vi(
-    likelihood: Likelihood, family: Family, *, rate: float = 0.05, num_samples: int = 1, batch_size: int | None = None
+    likelihood: Likelihood, family: Family, *, rate: Scalar = 0.05, num_samples: int = 1, batch_size: int | None = None
 ) -> Inference:
     """Natural steps of size β = `rate`; `num_samples=0` takes gradient and curvature at the mean."""
     if not 0 < rate <= 1:
@@ -78,7 +79,7 @@ def natural_vi(
     return Inference("natural_vi", init, step, posterior, check, soft_limit=True)
 
 
-def diagonal_stability(likelihood: Likelihood, prior: MeanField, source: Source, rate: float) -> str | None:
+def diagonal_stability(likelihood: Likelihood, prior: MeanField, source: Source, rate: Scalar) -> str | None:
     """Newton steps with the diagonal D of a precision P contract only while β·λmax(D⁻¹P) < 2.
 
     Weights that pull together make λmax large: three inputs that are nearly one make it 3, a network hundreds.

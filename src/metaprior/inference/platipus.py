@@ -18,6 +18,7 @@ from jaxtyping import Array, Float
 
 from metaprior.families import MeanField, Particles, mean_field
 from metaprior.inference.base import mean_loss
+from metaprior.scalars import Scalar, require_positive
 from metaprior.types import Episode, Family, Inference, Key, Likelihood, Params, Posteriors, Prior
 
 
@@ -29,19 +30,18 @@ class PlatipusExtra(NamedTuple):
     log_rate_query: Float[Array, ""]  # log γ_q
 
 
-def platipus_extra(params: Params, std: float, rate: float) -> PlatipusExtra:
+def platipus_extra(params: Params, std: Scalar, rate: Scalar) -> PlatipusExtra:
     """Widths and rates before training."""
     log_rate = jnp.log(jnp.full((), rate))
     return PlatipusExtra(jax.tree.map(lambda m: jnp.full_like(m, jnp.log(std)), params), log_rate, log_rate)
 
 
 def platipus(
-    likelihood: Likelihood, family: Family, *, rate: float = 0.01, steps: int = 5, num_particles: int = 10
+    likelihood: Likelihood, family: Family, *, rate: Scalar = 0.01, steps: int = 5, num_particles: int = 10
 ) -> Inference:
     """Draws around a shifted mean, each adapted by gradient descent; `steps` of them in training."""
     del family
-    if not rate > 0:
-        raise ValueError(f"the inner rate must be above zero, got {rate}")
+    require_positive("the inner rate", rate)
     if steps < 0 or num_particles < 1:
         raise ValueError(
             f"platipus needs zero steps or more and at least one particle, got steps={steps}, num_particles={num_particles}"

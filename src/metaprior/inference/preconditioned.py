@@ -6,7 +6,6 @@ The rate of each weight is either its own (`prior.log_rate`: αᵢ = α·exp(log
 natural step from the prior, where Δm = −β N_eff σ² ∇loss: αᵢ = α·(σᵢ/σ₀)².
 """
 
-import math
 from typing import NamedTuple
 
 import jax
@@ -16,6 +15,7 @@ from jaxtyping import Array, Float
 from metaprior import trees
 from metaprior.families import MeanField
 from metaprior.inference.base import mean_loss, mini_batch, require_batch_size
+from metaprior.scalars import Scalar, log, require_positive
 from metaprior.types import Dist, Family, Inference, Likelihood, Params, Prior
 
 OVERSHOOT = 4.0
@@ -32,16 +32,15 @@ def preconditioned(
     likelihood: Likelihood,
     family: Family,
     *,
-    rate: float = 0.01,
-    tied_to: float | None = None,
+    rate: Scalar = 0.01,
+    tied_to: Scalar | None = None,
     batch_size: int | None = None,
     first_order: bool = False,
 ) -> Inference:
     """Gradient steps with a rate per weight; `tied_to` is σ₀ when rates follow the widths of the prior."""
-    if not rate > 0:
-        raise ValueError(f"the inner rate must be above zero, got {rate}")
-    if tied_to is not None and not tied_to > 0:
-        raise ValueError(f"rates are tied to a width above zero, got tied_to={tied_to}: pass the prior's first width")
+    require_positive("the inner rate", rate)
+    if tied_to is not None:
+        require_positive("the width to which rates are tied", tied_to, "pass tied_to=the prior's first width")
     require_batch_size(batch_size)
 
     def init(key, prior, start, source, memory):
@@ -86,12 +85,12 @@ def step_share(excess: Float[Array, ""], rates: Params, grads: Params) -> Float[
     return jnp.minimum(1.0, OVERSHOOT * excess / jnp.maximum(decrease, 1e-30))
 
 
-def weight_rates(prior: Prior, rate: float, tied_to: float | None) -> Params:
+def weight_rates(prior: Prior, rate: Scalar, tied_to: Scalar | None) -> Params:
     """αᵢ of every weight."""
     if tied_to is not None:
         if not isinstance(prior.dist, MeanField):
             raise ValueError("rates tied to widths need a mean-field prior: pass tied_to=None or a mean-field prior")
-        return jax.tree.map(lambda s: rate * jnp.exp(2 * (s - math.log(tied_to))), prior.dist.log_std)
+        return jax.tree.map(lambda s: rate * jnp.exp(2 * (s - log(tied_to))), prior.dist.log_std)
     if prior.log_rate is None:
         return jax.tree.map(lambda m: jnp.full_like(m, rate), prior.dist.mean)
     return jax.tree.map(lambda r: rate * jnp.exp(r), prior.log_rate)

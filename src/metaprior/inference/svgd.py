@@ -16,6 +16,7 @@ from jaxtyping import Array, Float
 from metaprior.families import Particles
 from metaprior.inference.base import mini_batch, require_batch_size
 from metaprior.inference.preconditioned import rate_stability
+from metaprior.scalars import Scalar, require_positive
 from metaprior.types import Family, Inference, Likelihood
 
 
@@ -23,18 +24,15 @@ def svgd(
     likelihood: Likelihood,
     family: Family,
     *,
-    rate: float = 0.01,
+    rate: Scalar = 0.01,
     weight_std: float | None = None,
     batch_size: int | None = None,
 ) -> Inference:
     """SVGD steps; `weight_std` adds a zero-centred Gaussian prior of that width on every weight."""
     del family
-    if not rate > 0:
-        raise ValueError(f"the inner rate must be above zero, got {rate}")
-    if weight_std is not None and not weight_std > 0:
-        raise ValueError(
-            f"the width of weights must be above zero, got weight_std={weight_std}: pass None for no prior"
-        )
+    require_positive("the inner rate", rate)
+    if weight_std is not None:
+        require_positive("the width of weights", weight_std, "pass weight_std=None for no prior")
     require_batch_size(batch_size)
 
     def log_posterior(params, batch, num_eff):
@@ -82,13 +80,16 @@ def svgd(
 def stein_direction(positions: Float[Array, "P W"], scores: Float[Array, "P W"]) -> Float[Array, "P W"]:
     """φ(θᵢ): the kernel-weighted scores plus the repulsion of the other particles."""
     num_particles = positions.shape[0]
-    differences = positions[:, None, :] - positions[None, :, :]
-    squared = jnp.square(differences).sum(axis=-1)
+    # Squared distances from inner products, which are matrix products; about the mean, so that nothing cancels.
+    positions = positions - positions.mean(axis=0)[None]
+    gram = positions @ positions.T
+    lengths = jnp.diagonal(gram)
+    squared = jnp.maximum(lengths[:, None] + lengths[None, :] - 2 * gram, 0.0)
     if num_particles == 1:
         kernel, repulsion = jnp.ones_like(squared), jnp.zeros_like(positions)
     else:
         bandwidth = jax.lax.stop_gradient(jnp.median(squared) / math.log(num_particles) + 1e-12)
         kernel = jnp.exp(-squared / bandwidth)
         # Σ_j ∇_{θ_j} k(θ_j, θ_i) = Σ_j 2 k (θ_i − θ_j)/h: away from the neighbours
-        repulsion = 2 / bandwidth * (kernel[:, :, None] * differences).sum(axis=1)
+        repulsion = 2 / bandwidth * (kernel.sum(axis=1)[:, None] * positions - kernel @ positions)
     return (kernel @ scores + repulsion) / num_particles

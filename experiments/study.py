@@ -1,0 +1,249 @@
+"""What every experiment shares: independent cells of work, rows that say where they come from, and one way to run them.
+
+An experiment is a file with a frozen dataclass of settings and a `STUDY`. Its work is cut into *cells* (one method in one
+setting, say), each measured by itself: in any order, in several processes, and kept when a long run is cut off.
+"""
+
+import importlib
+import json
+import multiprocessing
+import os
+import platform
+import subprocess
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from metaprior.checkpoints import write_atomically
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "results"
+Cell = tuple[str, ...]  # what one piece of work is called: ("best", "maml")
+Results = dict[str, Any]
+
+# The columns of every row, in the order of the file.
+COLUMNS = (
+    "experiment", "setting", "method", "metric", "paper", "mean", "ci95", "seeds", "command", "hardware", "seconds", "commit",
+)  # fmt: skip
+
+
+class Study(NamedTuple):
+    """One experiment."""
+
+    name: str
+    title: str
+    paper: str  # what the paper claims or shows, in a sentence
+    scales: Mapping[str, Any]  # "smoke" and "full" -> settings, frozen dataclasses with `seeds: tuple[int, ...]`
+    cells: Callable[[Any], Sequence[Cell]]
+    measure: Callable[[Any, Cell], Results]  # -> {"rows": [row(...), ...], "curves": {name: anything for JSON}}
+    figure: Callable[[Results], Any]  # results -> a Matplotlib figure
+    remarks: Callable[[Results], list[str]]  # honest sentences; their numbers come from the results
+    shown: Callable[[Results], list[dict[str, Any]]] = lambda results: results[
+        "rows"
+    ]  # the rows of the table for people
+
+
+def row(
+    *, setting: str, method: str, metric: str, mean: float, ci95: float | None = None, paper: float | None = None
+) -> dict[str, Any]:
+    """One number. `ci95` is the half-width of its 95 % interval; `paper` what the paper prints, if it prints anything."""
+    return {
+        "setting": setting,
+        "method": method,
+        "metric": metric,
+        "paper": paper,
+        "mean": finite(mean),
+        "ci95": finite(ci95),
+    }
+
+
+def run(
+    study: Study,
+    settings: Any,
+    *,
+    scale: str = "full",
+    jobs: int = 1,
+    keep: Path | None = None,
+    report: Callable[[int, int, str], None] = lambda done, total, name: None,
+) -> Results:
+    """Measure every cell of a study.
+
+    Args:
+        study: which.
+        settings: of its own type.
+        scale: what the command is called with, for the record.
+        jobs: processes; one measures here.
+        keep: folder in which finished cells are kept, so that a run that is cut off goes on; None keeps nothing.
+        report: called as cells end with how many are done, how many there are, and the name of the last.
+    """
+    cells = list(study.cells(settings))
+    command = f"metaprior reproduce {study.name} --scale {scale} --seeds {len(settings.seeds)}"
+    measured: dict[Cell, Results] = {}
+    for cell in cells:
+        if (kept := _kept(study, settings, cell, keep)) is not None:
+            measured[cell] = kept
+    report(len(measured), len(cells), "")
+    for cell, piece in _measured(study, settings, [cell for cell in cells if cell not in measured], jobs):
+        measured[cell] = piece
+        if keep is not None:
+            place = _place(study, settings, cell, keep)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(place, json.dumps(piece).encode())
+        report(len(measured), len(cells), " ".join(cell))
+    origin = {"experiment": study.name, "seeds": len(settings.seeds), "command": command}
+    rows = [
+        {column: (origin | piece["origin"] | row)[column] for column in COLUMNS}
+        for cell in cells
+        for piece in [measured[cell]]
+        for row in piece["rows"]
+    ]
+    curves = {name: curve for cell in cells for name, curve in measured[cell].get("curves", {}).items()}
+    return {"settings": {"scale": scale, **plain(asdict(settings))}, "rows": rows, "curves": curves}
+
+
+def measure(study: Study, settings: Any, cell: Cell) -> Results:
+    """One cell, with where and how long."""
+    start = time.perf_counter()
+    piece = study.measure(settings, cell)
+    origin = {"hardware": hardware(), "seconds": round(time.perf_counter() - start, 1), "commit": commit()}
+    return {**plain(piece), "origin": origin}
+
+
+def _measured(study: Study, settings: Any, cells: Sequence[Cell], jobs: int) -> Iterable[tuple[Cell, Results]]:
+    if jobs <= 1 or len(cells) <= 1:
+        for cell in cells:
+            yield cell, measure(study, settings, cell)
+        return
+    # One thread each: the programs are small, and threads that wait for each other cost more than they bring.
+    os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1")
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
+        asked = {pool.submit(_measure_by_name, study.name, settings, cell): cell for cell in cells}
+        for future in as_completed(asked):
+            yield asked[future], future.result()
+
+
+def _measure_by_name(name: str, settings: Any, cell: Cell) -> Results:
+    """In another process: a study is found by its name, since functions do not travel."""
+    from experiments import get
+
+    return measure(get(name), settings, cell)
+
+
+def _place(study: Study, settings: Any, cell: Cell, keep: Path) -> Path:
+    """Where a cell is kept: other settings, another file."""
+    print_of = sha256(json.dumps([plain(asdict(settings)), list(cell)], sort_keys=True).encode()).hexdigest()[:16]
+    return keep / study.name / f"{'-'.join(cell).replace('/', '-')}-{print_of}.json"
+
+
+def _kept(study: Study, settings: Any, cell: Cell, keep: Path | None) -> Results | None:
+    if keep is None or not (place := _place(study, settings, cell, keep)).exists():
+        return None
+    return json.loads(place.read_text())
+
+
+# --- numbers ----------------------------------------------------------------------------------------------------------
+
+# Two-sided 95 % points of Student's t for 1, 2, … degrees of freedom: few seeds deserve wide intervals.
+_T95 = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26)
+
+
+def mean_and_ci(values: Any) -> tuple[float, float]:
+    """Mean and half-width of the 95 % interval of scores [seeds, tasks]: the spread over tasks and that over seeds add up.
+
+    With one seed only the tasks speak; an array of one dimension is taken as repetitions of equal standing.
+    """
+    scores = np.asarray(values, float)
+    scores = scores[None] if scores.ndim == 1 else scores
+    num_seeds, num_tasks = scores.shape
+    over_tasks = 1.96 * scores.mean(axis=0).std(ddof=1) / num_tasks**0.5 if num_tasks > 1 else 0.0
+    over_seeds = 0.0
+    if num_seeds > 1:
+        quantile = _T95[min(num_seeds - 1, len(_T95)) - 1]
+        over_seeds = quantile * scores.mean(axis=1).std(ddof=1) / num_seeds**0.5
+    return float(scores.mean()), float(np.hypot(over_tasks, over_seeds))
+
+
+def finite(value: Any) -> float | None:
+    """JSON has no NaN: what is not finite is null."""
+    return None if value is None or not np.isfinite(value) else float(value)
+
+
+def plain(value: Any) -> Any:
+    """Arrays, tuples and paths as JSON writes them."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, str | bool | int) or value is None:
+        return value
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, float | np.floating) or getattr(value, "ndim", None) == 0:
+        return plain(value.item()) if not isinstance(value, float) else finite(value)
+    return [plain(item) for item in value]
+
+
+# --- where ------------------------------------------------------------------------------------------------------------
+
+
+@cache
+def hardware() -> str:
+    """Processor, cores, and the accelerator if there is one."""
+    import jax
+
+    model = platform.processor() or platform.machine()
+    if Path("/proc/cpuinfo").exists():
+        names = [
+            line.split(":", 1)[1].strip()
+            for line in Path("/proc/cpuinfo").read_text().splitlines()
+            if "model name" in line
+        ]
+        model = names[0] if names else model
+    device = jax.devices()[0]
+    place = "" if device.platform == "cpu" else f"{device.device_kind}; host "
+    return f"{place}{model}, {os.cpu_count()} cores; jax {jax.__version__}"
+
+
+@cache
+def commit() -> str:
+    """The version of the code that measured, marked if files had changed since."""
+    try:
+        describe = ["git", "describe", "--always", "--dirty", "--exclude=*", "--abbrev=10"]
+        return subprocess.run(describe, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return os.environ.get("METAPRIOR_COMMIT", "unknown")
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+
+
+def save(study: Study, results: Results, folder: Path = RESULTS) -> Path:
+    """As `NAME.json`, wholly or not at all."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{study.name}.json"
+    write_atomically(path, (json.dumps(results, indent=1) + "\n").encode())
+    return path
+
+
+def load(name: str, folder: Path = RESULTS) -> Results:
+    """The committed results of a study."""
+    path = folder / f"{name}.json"
+    if not path.exists():
+        raise ValueError(f"there are no results of {name} in {folder}: run metaprior reproduce {name}")
+    return json.loads(path.read_text())
+
+
+def module_of(name: str) -> str:
+    """The file of a study: `a-star` is `experiments.a_star`."""
+    return f"experiments.{name.replace('-', '_')}"
+
+
+def find(name: str) -> Study:
+    """The study that the file of that name holds."""
+    return importlib.import_module(module_of(name)).STUDY
