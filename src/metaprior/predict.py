@@ -8,8 +8,10 @@ Three ways to carry the uncertainty of weights to outputs, one result: an equall
   $$k_{**} - k_{*s}\,(k_{ss} + \text{noise}^2 I)^{-1}\, k_{s*}, \qquad k = J\,\mathrm{diag}(c^2\sigma^2)\,J^\top .$$
 * `exact`: a conjugate last layer.
 
-Width (c) and noise are two numbers, fitted on validation tasks by `calibrate`: learned widths are step sizes first, and mean
-what they should only after that.
+Widths and noise are fitted on validation tasks by `calibrate`: learned widths are step sizes first, and mean what they should
+only after that. Four numbers do it: the width $c\,r^a$ of weights, where r is the size (root mean square) of the support's
+targets, so that tasks of large amplitude get wide bands; the noise; and the spread τ of a log-normal scale mixture,
+$\mathrm{std}\cdot e^{\tau z}$ with z standard normal: how much the scale of errors differs from task to task beyond that.
 """
 
 from collections.abc import Callable
@@ -28,13 +30,16 @@ from metaprior.last_layer import HeadParams
 from metaprior.types import Data, Dist, Family, Key, Prior
 
 Apply = Callable[..., Any]
+NUM_LEVELS = 9  # components that stand for the log-normal spread of scales
 
 
 class Calibration(NamedTuple):
-    """Two numbers fitted on validation tasks."""
+    """Four numbers fitted on validation tasks; the last two may be left at zero."""
 
-    log_width: Float[Array, ""]  # log c: every width of weights times c
-    log_noise: Float[Array, ""]  # log of the observation noise
+    log_width: Float[Array, "..."]  # log c: every width of weights times c
+    log_noise: Float[Array, "..."]  # log of the observation noise
+    power: Float[Array, "..."] | float = 0.0  # a: … times the size of the support's targets to this power
+    spread: Float[Array, "..."] | float = 0.0  # τ: of the log-scale of errors; zero is a plain Gaussian
 
 
 class Predictive(NamedTuple):
@@ -83,14 +88,17 @@ def sampled(apply: Apply, family: Family, *, num_samples: int = 30) -> Predictor
     """By weights drawn from q, their deviations from the mean scaled by c."""
 
     def prepare(key, prior, q, support, x):
-        del prior, support
-        return family.mean(q), family.samples(key, q, num_samples), x
+        del prior
+        return family.mean(q), family.samples(key, q, num_samples), x, log_size(support)
 
     def finish(parts, calibration):
-        mean, draws, x = parts
-        scaled = jax.tree.map(lambda m, d: m[None] + jnp.exp(calibration.log_width) * (d - m[None]), mean, draws)
+        mean, draws, x, size = parts
+        width = jnp.exp(calibration.log_width + calibration.power * size)
+        scaled = jax.tree.map(lambda m, d: m[None] + width * (d - m[None]), mean, draws)
         outputs = jax.vmap(lambda params: apply(params, x))(scaled)
-        return Predictive(outputs, jnp.broadcast_to(jnp.exp(calibration.log_noise), outputs.shape), outputs)
+        # Each draw has a level of its own: the mixture over levels costs no further components.
+        noise = jnp.exp(calibration.log_noise + calibration.spread * levels(outputs.shape[0]))
+        return Predictive(outputs, jnp.broadcast_to(noise[:, None, None], outputs.shape), outputs)
 
     return Predictor("sampled", prepare, finish)
 
@@ -109,18 +117,18 @@ def linearised(apply: Apply, family: Family, *, condition: bool, num_functions: 
         covariance = lambda a, b: jnp.einsum("now,mow->onm", a, b)  # of two sets of inputs, output by output
         between = covariance(asked, asked) if num_functions else jnp.square(asked).sum(axis=2).T
         given = (covariance(known, known), covariance(known, asked)) if first else None
-        return outputs[first:], given, between, _unit_noise(key, num_functions, outputs[first:])
+        return outputs[first:], given, between, _unit_noise(key, num_functions, outputs[first:]), log_size(support)
 
     def finish(parts, calibration):
-        outputs, given, covariance, noise = parts
-        width, noise_variance = jnp.exp(2 * calibration.log_width), jnp.exp(2 * calibration.log_noise)
+        outputs, given, covariance, noise, size = parts
+        width, noise_variance = _variances(calibration, size)
         if given is not None:
             within, across = given
             # (c²K + n²I)⁻¹ c²k = (K + (n/c)²I)⁻¹ k
             ridge = noise_variance / width * jnp.eye(within.shape[1])[None]
             product = "osn,osm->onm" if num_functions else "osn,osn->on"
             covariance = covariance - jnp.einsum(product, across, jnp.linalg.solve(within + ridge, across))
-        return _gaussian_predictive(outputs, width * covariance, noise_variance, noise)
+        return _gaussian_predictive(outputs, width * covariance, noise_variance, noise, calibration.spread)
 
     return Predictor("linearised", prepare, finish)
 
@@ -129,16 +137,17 @@ def exact(apply: Apply, *, num_functions: int = 20) -> Predictor:
     """By the exact Gaussian over the head of a last layer."""
 
     def prepare(key, prior, q, support, x):
-        del prior, support
+        del prior
         outputs = apply(HeadParams(q.features, q.mean), x)
         roots = apply(HeadParams(q.features, jnp.eye(q.mean.shape[0])), x) @ cholesky(Full(q.mean, q.tril))
         covariance = roots @ roots.T if num_functions else jnp.square(roots).sum(axis=1)
-        return outputs, covariance, _unit_noise(key, num_functions, outputs)
+        return outputs, covariance, _unit_noise(key, num_functions, outputs), log_size(support)
 
     def finish(parts, calibration):
-        outputs, covariance, noise = parts
-        covariance = jnp.exp(2 * calibration.log_width) * jnp.stack([covariance] * outputs.shape[1])
-        return _gaussian_predictive(outputs, covariance, jnp.exp(2 * calibration.log_noise), noise)
+        outputs, covariance, noise, size = parts
+        width, noise_variance = _variances(calibration, size)
+        covariance = width * jnp.stack([covariance] * outputs.shape[1])
+        return _gaussian_predictive(outputs, covariance, noise_variance, noise, calibration.spread)
 
     return Predictor("exact", prepare, finish)
 
@@ -168,9 +177,10 @@ def tangent_roots(apply: Apply, mean, dist: Dist, x) -> tuple[Float[Array, "N O"
 def calibrate(
     predictor: Predictor, parts: Any, targets: Float[Array, "T N O"], *, steps: int = 300, rate: float = 0.05
 ) -> Calibration:
-    """Width and noise of least NLL on validation tasks: `parts` of many tasks stacked, and their `targets`.
+    """The calibration of least NLL on validation tasks: `parts` of many tasks stacked, and their `targets`.
 
-    A coarse grid finds the basin, Adam the bottom: the surface has plateaus where either number alone explains everything.
+    A coarse grid of width and noise finds the basin, Adam the bottom: the surface has plateaus where either number alone
+    explains everything.
     """
 
     def loss(calibration):
@@ -178,7 +188,8 @@ def calibrate(
         return -jax.vmap(log_density)(parts, targets).mean()
 
     widths, noises = jnp.meshgrid(jnp.linspace(-3.0, 3.0, 7), jnp.linspace(-4.0, 1.0, 6), indexing="ij")
-    grid = Calibration(widths.ravel(), noises.ravel())
+    ones = jnp.ones(widths.size, widths.dtype)
+    grid = Calibration(widths.ravel(), noises.ravel(), 0.5 * ones, 0.3 * ones)  # at τ = 0 its slope would vanish
     scores = jax.lax.map(loss, grid)
     best = jnp.argmin(jnp.where(jnp.isfinite(scores), scores, jnp.inf))
     start = jax.tree.map(lambda g: g[best], grid)
@@ -216,11 +227,29 @@ def _require_share(level):
         raise ValueError(f"a level is a share between 0 and 1, got {level}: pass 0.9 for nine tenths")
 
 
+def log_size(support: Data) -> Float[Array, ""]:
+    """Log of the root mean square of the support's targets; zero where there is no support."""
+    if support.y.size == 0:
+        return jnp.zeros((), support.y.dtype)
+    return 0.5 * jnp.log(jnp.square(support.y).mean() + 1e-6)
+
+
+def levels(count: int) -> Float[Array, " S"]:
+    """`count` equally likely values of a standard normal."""
+    z = jax.scipy.special.ndtri((jnp.arange(count) + 0.5) / count)
+    return z / jnp.sqrt(jnp.maximum(jnp.square(z).mean(), 1e-12))
+
+
+def _variances(calibration: Calibration, size):
+    width = calibration.log_width + calibration.power * size
+    return jnp.exp(2 * width), jnp.exp(2 * calibration.log_noise)
+
+
 def _unit_noise(key, num_functions, outputs):
     return jax.random.normal(key, (num_functions, *outputs.shape), outputs.dtype) if num_functions else None
 
 
-def _gaussian_predictive(outputs, covariance, noise_variance, noise) -> Predictive:
+def _gaussian_predictive(outputs, covariance, noise_variance, noise, spread=0.0) -> Predictive:
     """From a covariance [O, N, N], or its diagonal [O, N] where no functions are to be drawn."""
     diagonal = covariance if covariance.ndim == 2 else jnp.diagonal(covariance, axis1=1, axis2=2)
     std = jnp.sqrt(jnp.maximum(diagonal.T, 0) + noise_variance)
@@ -230,7 +259,10 @@ def _gaussian_predictive(outputs, covariance, noise_variance, noise) -> Predicti
         values, vectors = jnp.linalg.eigh(covariance)
         roots = vectors * jnp.sqrt(jnp.maximum(values, 0))[:, None, :]
         functions = outputs[None] + jnp.einsum("onm,fmo->fno", roots, noise)
-    return Predictive(outputs[None], std[None], functions)
+    if isinstance(spread, float) and spread == 0:
+        return Predictive(outputs[None], std[None], functions)
+    scales = jnp.exp(spread * levels(NUM_LEVELS))[:, None, None]
+    return Predictive(jnp.broadcast_to(outputs[None], (NUM_LEVELS, *outputs.shape)), scales * std[None], functions)
 
 
 __all__ = [

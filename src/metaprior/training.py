@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Int
 
 from metaprior import checkpoints, runs
 from metaprior.evaluation import calibrate_steps
@@ -41,9 +42,9 @@ class Progress(NamedTuple):
     warnings: list[str]
 
 
-def initial_state(setup: Setup) -> State:
-    """Before the first iteration: everything random follows from the seed."""
-    key_model, key_learner = jax.random.split(jax.random.key(setup.settings.seed))
+def initial_state(setup: Setup, seed: int | Int[Array, ""] | None = None) -> State:
+    """Before the first iteration: everything random follows from the seed, of the settings if None is given."""
+    key_model, key_learner = jax.random.split(jax.random.key(setup.settings.seed if seed is None else seed))
     return setup.learner.init(key_learner, setup.model.init(key_model))
 
 
@@ -116,8 +117,7 @@ def save_calibration(run: runs.Run, calibration: Calibration, iteration: int) ->
     """Beside the checkpoints, in a file people can read."""
     values = {
         "iteration": iteration,
-        "log_width": calibration.log_width.tolist(),
-        "log_noise": calibration.log_noise.tolist(),
+        **{name: value.tolist() for name, value in calibration._asdict().items()},
     }
     checkpoints.write_atomically(Path(run.folder) / CALIBRATION_FILE, json.dumps(values, indent=2).encode())
 
@@ -128,7 +128,7 @@ def load_calibration(run: runs.Run, iteration: int) -> Calibration | None:
         values = json.loads((Path(run.folder) / CALIBRATION_FILE).read_bytes())
         if values["iteration"] != iteration:
             return None
-        return Calibration(jnp.asarray(values["log_width"], float), jnp.asarray(values["log_noise"], float))
+        return Calibration(*(jnp.asarray(values[name], float) for name in Calibration._fields))
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         return None
 

@@ -15,6 +15,8 @@ __all__ = ["TASKS", "Curve", "Tasks", "get", "linear", "mixture", "regression", 
 TASKS: dict[str, Callable[..., Tasks]] = {
     **{name: partial(sinusoid, name) for name in SETTINGS},
     "mixture": mixture,
+    "lines": partial(mixture, "lines", kinds=("lines",)),
+    "parabolas": partial(mixture, "parabolas", kinds=("parabolas",)),
     "linear": linear,
 }
 
