@@ -40,13 +40,22 @@ class Settings:
     seeds: tuple[int, ...] = (0, 1, 2)
     iterations: int = 40_000
     test_tasks: int = 600
+    validation: int = 100
     at: tuple[int, ...] = regression.AT
     methods: tuple[str, ...] = (*VARIANTS, FROZEN)
 
 
 def smoke(tasks: str) -> Settings:
     """Seconds, to see that it runs."""
-    return Settings(tasks, seeds=(0,), iterations=30, test_tasks=6, at=(0, 1, 3), methods=("gem-bml+", "maml"))
+    return Settings(
+        tasks,
+        seeds=(0,),
+        iterations=30,
+        test_tasks=6,
+        validation=4,
+        at=(0, 1, 3),
+        methods=("gem-bml+", "maml", "reptile"),
+    )
 
 
 def cells(settings: Settings) -> list[study.Cell]:
@@ -69,6 +78,7 @@ def measure(settings: Settings, cell: study.Cell) -> study.Results:
         seeds=settings.seeds,
         at=settings.at,
         num_tasks=settings.test_tasks,
+        validation=settings.validation,
     )
     return {
         "rows": regression.rows(outcome.scores, setting=setting, method=name, at=settings.at),

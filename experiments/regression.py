@@ -124,14 +124,22 @@ def judge(
 
 
 def train_and_judge(
-    variant: Variant, *, tasks: str, iterations: int, seeds: Sequence[int], at: Sequence[int] = AT, num_tasks: int = 600
+    variant: Variant,
+    *,
+    tasks: str,
+    iterations: int,
+    seeds: Sequence[int],
+    at: Sequence[int] = AT,
+    num_tasks: int = 600,
+    validation: int = 100,
 ) -> Outcome:
     """A variant from scratch, on every seed."""
     setup = set_up(variant, tasks=tasks, iterations=iterations)
     states, errors, finite = train(setup, seeds)
     points = min(CURVE_POINTS, iterations)
     errors = np.asarray(errors)[:, iterations % points :].reshape(len(seeds), points, -1).mean(axis=2)
-    return Outcome(judge(setup, states, at=at, num_tasks=num_tasks), errors, [bool(f) for f in finite], setup, states)
+    found = judge(setup, states, at=at, num_tasks=num_tasks, validation=validation)
+    return Outcome(found, errors, [bool(f) for f in finite], setup, states)
 
 
 METRICS = {"mse": "MSE", "nll": "NLL", "crps": "CRPS"}
@@ -152,7 +160,7 @@ def rows(
             jax.tree.map(lambda leaf, place=place: leaf[..., place].mean(axis=1), outcome)
         )  # one number a seed
         for field, word in COVERAGES.items():
-            mean, ci95 = study.mean_and_ci(np.asarray(getattr(pooled, field)))
+            mean, ci95 = study.mean_and_ci(np.asarray(getattr(pooled, field))[:, None])
             found.append(study.row(setting=setting, method=method, metric=f"{word} after {step}", mean=mean, ci95=ci95))
     return found
 

@@ -1,4 +1,7 @@
-"""Figure 2a, challenging setting: random frequency, all phases, noise. `metaprior reproduce sinusoid-challenging --scale full`."""
+"""Figure 2a, challenging setting: random frequency, all phases, noise.
+
+metaprior reproduce sinusoid-challenging --scale full
+"""
 
 from experiments import figure_2a, study
 

@@ -126,8 +126,13 @@ def _measured(study: Study, settings: Any, cells: Sequence[Cell], jobs: int) -> 
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
         asked = {pool.submit(_measure_by_name, study.name, settings, cell): cell for cell in cells}
-        for future in as_completed(asked):
-            yield asked[future], future.result()
+        try:
+            for future in as_completed(asked):
+                yield asked[future], future.result()
+        except BaseException:  # stopped, or a cell has failed: what is left would be measured for nobody
+            for process in multiprocessing.active_children():
+                process.terminate()
+            raise
 
 
 def _measure_by_name(name: str, settings: Any, cell: Cell) -> Results:
@@ -141,6 +146,12 @@ def _place(study: Study, settings: Any, cell: Cell, keep: Path) -> Path:
     """Where a cell is kept: other settings, another file."""
     print_of = sha256(json.dumps([plain(asdict(settings)), list(cell)], sort_keys=True).encode()).hexdigest()[:16]
     return keep / study.name / f"{'-'.join(cell).replace('/', '-')}-{print_of}.json"
+
+
+def forget(study: Study, settings: Any, keep: Path) -> None:
+    """Delete the kept cells of these settings; those of other settings stay."""
+    for cell in study.cells(settings):
+        _place(study, settings, cell, keep).unlink(missing_ok=True)
 
 
 def _kept(study: Study, settings: Any, cell: Cell, keep: Path | None) -> Results | None:

@@ -1,0 +1,202 @@
+"""`metaprior reproduce`: run experiments of the source, and go on where an earlier run was cut off."""
+
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import tyro
+from rich import box
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from metaprior.cli import checkout, console
+from metaprior.cli.arguments import parse
+from metaprior.names import require_known
+
+if TYPE_CHECKING:  # at run time, `checkout.enter` has to find them first
+    from experiments.report import Section
+    from experiments.study import Results, Study
+else:
+    Results = Section = Study = Any
+
+HELP = """Run experiments: each writes its results as JSON and a figure, and prints a table and remarks.
+
+examples:
+  metaprior reproduce gradient-error
+  metaprior reproduce all --scale smoke
+  metaprior reproduce inner-steps --seeds 1 --jobs 2
+
+The work is done in cells, and cells that are done are kept: a run that was cut off goes on with the same command.
+
+experiments:
+"""
+ALL = "all"
+
+
+@dataclass(frozen=True)
+class Reproduce:
+    """The flags of `metaprior reproduce`."""
+
+    names: Annotated[
+        tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="[NAME ...]", help_behavior_hint="")
+    ] = ()
+    """Which experiments: `all` for all of them, nothing for a list."""
+    scale: Literal["smoke", "full"] = "full"
+    """Smoke shows that everything runs, full is what is reported."""
+    seeds: Annotated[int | None, tyro.conf.arg(help_behavior_hint="(default: as many as the experiment has)")] = None
+    """Number of repetitions."""
+    jobs: int = 1
+    """Processes that measure cells side by side."""
+    fresh: bool = False
+    """Measure anew what is kept of an earlier run."""
+    out: Annotated[
+        Path | None, tyro.conf.arg(help_behavior_hint="(default: results in the source; at smoke scale results/smoke)")
+    ] = None
+    """Folder for NAME.json and figures/NAME.png."""
+
+
+def run(argv: list[str]) -> int:
+    """The command."""
+    asked = parse(Reproduce, argv, prog="metaprior reproduce", help=_help(argv))
+    for flag in ("seeds", "jobs"):
+        if (value := getattr(asked, flag)) is not None and value < 1:
+            raise ValueError(f"--{flag} must be at least 1, got {value}")
+    checkout.enter()
+    if not asked.names:
+        print(f"{listing()}\nto run one: metaprior reproduce NAME; to see in little time that it runs: --scale smoke")
+        return 0
+    for study in studies(asked.names):
+        reproduce(study, asked)
+    return 0
+
+
+def _help(argv: Sequence[str]) -> str:
+    if not {"-h", "--help"} & set(argv):
+        return HELP  # titles are in the files of the experiments, which take a while to load
+    try:
+        checkout.enter()
+    except ValueError as missing:
+        return f"{HELP}  {missing}"
+    return HELP + listing()
+
+
+def listing() -> str:
+    """Every experiment with its title; one that cannot be loaded does not hide the others."""
+    from experiments import NAMES
+
+    width = max(map(len, NAMES))
+    return "\n".join(f"  {name:<{width}}  {_title(name)}" for name in NAMES)
+
+
+def _title(name: str) -> str:
+    try:
+        return _load(name).title
+    except ValueError as problem:
+        return f"({problem})"
+
+
+def studies(names: Sequence[str]) -> list[Study]:
+    """Those of these names, each once. All are loaded before hours go into the first."""
+    from experiments import NAMES
+
+    for name in names:
+        require_known("experiment", name, (*NAMES, ALL))
+    return [_load(name) for name in (NAMES if ALL in names else dict.fromkeys(names))]
+
+
+def _load(name: str) -> Study:
+    from experiments import get
+
+    try:
+        return get(name)
+    except ModuleNotFoundError as error:
+        raise ValueError(f"{name} cannot be loaded here: {error}") from error
+
+
+def reproduce(study: Study, asked: Reproduce) -> None:
+    """One experiment: measure, save, draw, show."""
+    from experiments import report
+    from experiments.study import RESULTS, save
+
+    settings = study.scales[asked.scale]
+    if asked.seeds is not None:
+        first = settings.seeds[0]  # what is only for validation has seeds apart from those that are reported
+        settings = replace(settings, seeds=tuple(range(first, first + asked.seeds)))
+    folder = asked.out or (RESULTS / "smoke" if asked.scale == "smoke" else RESULTS)
+    path = save(study, measure(study, settings, asked), folder)
+    figure = report.draw(study.name, folder)
+    show(report.of_study(study.name, folder))
+    print(f"results: {path}\nfigure: {figure}")
+
+
+def measure(study: Study, settings: Any, asked: Reproduce) -> Results:
+    """The cells that are not kept from before; a run that is stopped says how to go on."""
+    from experiments.study import ROOT, run
+
+    keep = ROOT / ".cache" / "reproduce"
+    if asked.fresh:
+        forget(study, settings, keep)
+    counted = (0, 0)
+    with progress(study.name) as (start, end):
+
+        def report(done: int, total: int, cell: str) -> None:
+            nonlocal counted
+            counted = done, total
+            end(done, total, cell)
+
+        # Only cells that are measured in this process can be named when they start.
+        named = study._replace(measure=lambda settings, cell: (start(" ".join(cell)), study.measure(settings, cell))[1])
+        try:
+            return run(named, settings, scale=asked.scale, jobs=asked.jobs, keep=keep, report=report)
+        except KeyboardInterrupt:
+            how = "the same command goes on from there" + (", without --fresh" if asked.fresh else "")
+            raise KeyboardInterrupt(
+                f"stopped; {counted[0]} of {counted[1]} cells of {study.name} are kept: {how}"
+            ) from None
+
+
+@contextmanager
+def progress(name: str) -> Iterator[tuple[Callable[[str], None], Callable[[int, int, str], None]]]:
+    """What to call when a cell starts and when one ends: a live bar on a terminal, a line per cell elsewhere."""
+    began = time.perf_counter()
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=16),
+        MofNCompleteColumn(),
+        TextColumn("cells"),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[cell]}"),
+    )
+    with Progress(*columns, console=console.output(), disable=not sys.stdout.isatty()) as bar:
+        task = bar.add_task(name, total=None, cell="")
+
+        def start(cell: str) -> None:
+            bar.update(task, cell=cell)
+
+        def end(done: int, total: int, cell: str) -> None:
+            bar.update(task, completed=done, total=total, cell=f"done: {cell}" if cell else "")
+            if not cell and done:
+                console.note(f"{done} of {total} cells of {name} are kept from before; --fresh measures them anew")
+            elif cell and bar.disable:
+                print(f"{name}  {done}/{total}  {cell}  {time.perf_counter() - began:.0f} s", flush=True)
+
+        yield start, end
+
+
+def show(section: Section) -> None:
+    """The tables and the remarks."""
+    screen = console.output()
+    screen.print(f"\n{section.title}")
+    for table in section.tables:
+        grid = Table(box=box.SIMPLE_HEAD)
+        for column, name in enumerate(table.head):
+            grid.add_column(name, justify="left" if table.is_words(column) else "right")
+        for line in table.lines:
+            grid.add_row(*line)
+        screen.print(grid)
+    for remark in section.remarks:
+        screen.print(f"- {' '.join(remark.split())}")
