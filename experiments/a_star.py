@@ -151,28 +151,31 @@ def kinds(settings: Settings) -> list[str]:
 
 def _rows(settings: Settings, method: str, found: Found) -> list:
     counts = [step for step in (0, 1, 5, 10) if step <= settings.steps]
-    rows = [_error_row(TRAINED, method, step, found.trained[..., step]) for step in counts]
+    rows = [_row(TRAINED, method, f"MSE after {step}", found.trained[..., step]) for step in counts]
     for kind, name in enumerate(kinds(settings)):
-        for place, word in enumerate(PLACES):
-            errors = found.starts[:, kind, place].mean(axis=1)  # [seeds, tasks, steps], over points
-            rows += [_error_row(f"{name}, {word}", method, step, errors[..., step]) for step in counts]
-            for step in (0, settings.steps):  # task by task: the same tasks from both starts
-                mean, ci95 = study.mean_and_ci(errors[..., step] - found.trained[..., step])
-                metric = f"MSE after {step} minus that of Θ"
-                rows.append(study.row(setting=f"{name}, {word}", method=method, metric=metric, mean=mean, ci95=ci95))
+        errors = dict(
+            zip(PLACES, np.swapaxes(np.asarray(found.starts)[:, kind].mean(axis=2), 0, 1), strict=True)
+        )  # mean over points
+        for place, mine in errors.items():
+            rows += [_row(f"{name}, {place}", method, f"MSE after {step}", mine[..., step]) for step in counts]
+        inside = errors.pop(PLACES[0])
+        for rival, theirs in ({"Θ": found.trained} | errors).items():  # task by task: the same tasks from both starts
+            for step in (0, settings.steps):
+                metric = f"MSE after {step} minus {rival}"
+                rows.append(_row(f"{name}, {PLACES[0]}", method, metric, inside[..., step] - theirs[..., step]))
     return rows
 
 
-def _error_row(setting: str, method: str, step: int, errors) -> dict:
-    mean, ci95 = study.mean_and_ci(errors)
-    return study.row(setting=setting, method=method, metric=f"MSE after {step}", mean=mean, ci95=ci95)
+def _row(setting: str, method: str, metric: str, values) -> dict:
+    mean, ci95 = study.mean_and_ci(values)
+    return study.row(setting=setting, method=method, metric=metric, mean=mean, ci95=ci95)
 
 
 def _curve(settings: Settings, found: Found) -> dict:
     """For the figure: means by step, single points, and a flat picture of the first seed's weights."""
     by_point = found.starts.mean(axis=4)  # [seeds, kinds, places, points, steps], over tasks
     ratios = by_point / found.trained.mean(axis=1)[:, None, None, None]  # to the Θ of the same seed
-    rounded = lambda array: np.round(array, 5)
+    rounded = lambda array, digits=5: np.round(np.asarray(array, float), digits)  # float32 would print all its digits
     length = lambda array: np.linalg.norm(array, axis=-1).mean()
     curve = {
         "steps": list(range(settings.steps + 1)),
@@ -192,8 +195,8 @@ def _curve(settings: Settings, found: Found) -> dict:
                 word: {
                     "mean": rounded(by_point[:, kind, place].mean(axis=(0, 1))),
                     "single": rounded(by_point[0, kind, place, : settings.single]),
-                    "before": rounded(ratios[:, kind, place, :, 0].ravel()),
-                    "after": rounded(ratios[:, kind, place, :, -1].ravel()),
+                    "before": rounded(ratios[:, kind, place, :, 0].ravel(), 3),
+                    "after": rounded(ratios[:, kind, place, :, -1].ravel(), 3),
                 }
                 for place, word in enumerate(PLACES)
             },
@@ -205,15 +208,15 @@ def _flat(found: Found):
     """Θ in the middle, the two directions in which the θᵢ of the first seed lie furthest from it; and their shares of it all."""
     away = found.adapted[0] - found.theta[0][None]
     _, lengths, axes = np.linalg.svd(away, full_matrices=False)
-    onto = lambda weights: np.round((weights - found.theta[0][None]) @ axes[:2].T, 4)
+    onto = lambda weights: np.round(np.asarray((weights - found.theta[0][None]) @ axes[:2].T, float), 4)
     points = [onto(found.where[0, kind, 0]) for kind in range(found.where.shape[1])]
-    return [onto(found.adapted[0]), *points], np.round(lengths**2 / np.sum(lengths**2), 4)[:2]
+    return [onto(found.adapted[0]), *points], np.round(np.asarray(lengths**2 / np.sum(lengths**2), float), 4)[:2]
 
 
 STUDY = study.Study(
     name="a-star",
     title="A*: starting between the adapted weights (Appendix C.3)",
-    paper="The trained Θ is best after adaptation; random points between the θᵢ are good too: better before, a little worse after.",
+    paper="The trained Θ is best after adaptation; random points of A* are good too: less error before it, a little more after.",
     scales={"smoke": SMOKE, "full": Settings()},
     cells=cells,
     measure=measure,

@@ -4,13 +4,13 @@ from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullLocator
 
 from experiments import study
 from metaprior.figures import BLACK, BLUE, GREY, ORANGE
 
 GREEN = "#009E73"
 COLORS = (GREEN, ORANGE, BLUE)  # of the kinds of points, from one θᵢ to all
-TRAINED = "trained Θ"
 INSIDE, *CONTROLS = "inside", "random direction", "mirrored"
 DASHES = {"random direction": "--", "mirrored": ":"}
 MARKERS = {"random direction": "x", "mirrored": "^"}
@@ -33,7 +33,7 @@ def figure(results: study.Results) -> Figure:
             title=f"{method}: error on new tasks", xlabel="test steps", ylabel="mean squared error", yscale="log"
         )
         _draw_against(against, curve)
-        against.set(title=f"{method}: every start against Θ", xscale="log", yscale="log")
+        against.set(title=f"{method}: every start against Θ")
         against.set(
             xlabel="error before any step / that of Θ", ylabel=f"error after {curve['steps'][-1]} steps / that of Θ"
         )
@@ -61,40 +61,43 @@ def _draw_errors(axes, curve) -> None:
     steps, chosen = curve["steps"], curve["kinds"][_middle(curve)]["places"]
     color = dict(zip(curve["kinds"], COLORS, strict=False))[_middle(curve)]
     for index, single in enumerate(chosen[INSIDE]["single"]):
-        label = f"single points {_middle(curve)}" if index == 0 else None
+        label = None if index else f"single starts {_middle(curve)}"
         axes.plot(steps, single, color=color, linewidth=0.7, alpha=0.45, label=label)
     for word in CONTROLS:
-        axes.plot(steps, chosen[word]["mean"], color=GREY, linestyle=DASHES[word], label=f"as far from Θ, {word}")
+        label = f"as far from Θ as {_middle(curve)}, {word}"
+        axes.plot(
+            steps, chosen[word]["mean"], DASHES[word], color=GREY, marker=MARKERS[word], markersize=5, label=label
+        )
     for (name, kind), shade in zip(curve["kinds"].items(), COLORS, strict=False):
-        axes.plot(steps, kind["places"][INSIDE]["mean"], color=shade, linewidth=2.2, label=f"{name}, mean")
-    axes.plot(steps, curve["trained"], color=BLACK, linewidth=2.2, linestyle=(0, (4, 1)), label=TRAINED)
+        mean = kind["places"][INSIDE]["mean"]
+        axes.plot(steps, mean, "-o", color=shade, linewidth=2.2, markersize=4, label=f"start: {name}")
+    axes.plot(steps, curve["trained"], color=BLACK, linewidth=2.2, linestyle=(0, (4, 1)), label="start: trained Θ")
 
 
 def _draw_against(axes, curve) -> None:
     """Right of one: worse before adaptation; above one: worse after it."""
-    for (_, kind), color in zip(curve["kinds"].items(), COLORS, strict=False):
-        inside = kind["places"][INSIDE]
-        axes.plot(inside["before"], inside["after"], "o", color=color, markersize=3.5, alpha=0.5, markeredgewidth=0)
+    axes.set(xscale="log", yscale="log")
     for word in CONTROLS:
         control = curve["kinds"][_middle(curve)]["places"][word]
-        axes.plot(control["before"], control["after"], MARKERS[word], color=GREY, markersize=3.5, alpha=0.5,
-                  label=f"as far from Θ, {word}", zorder=1.5)  # fmt: skip
+        axes.plot(control["before"], control["after"], MARKERS[word], color=GREY, markersize=3.5, alpha=0.5)
+    for kind, color in zip(curve["kinds"].values(), COLORS, strict=False):
+        inside = kind["places"][INSIDE]
+        axes.plot(inside["before"], inside["after"], "o", color=color, markersize=3.5, alpha=0.5, markeredgewidth=0)
     axes.axhline(1, color=BLACK, linewidth=0.8)
     axes.axvline(1, color=BLACK, linewidth=0.8)
-    axes.plot(1, 1, "*", color=BLACK, markersize=13, label=TRAINED, zorder=5)
+    axes.plot(1, 1, "*", color=BLACK, markersize=13, label="trained Θ", zorder=5)
     for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axis.set_major_formatter(lambda value, _: f"{value:g}")
-        axis.set_minor_formatter(lambda value, _: f"{value:g}" if str(value).strip("0.")[0] in "25" else "")
-        axis.set_tick_params(which="minor", labelsize="small")
+        axis.set_minor_locator(NullLocator())
 
 
 def _draw_map(axes, curve) -> None:
     vertices = np.asarray(curve["θᵢ"], float)
-    outline = vertices[_hull(vertices)]
-    axes.fill(*outline.T, color=GREY, alpha=0.1, linewidth=0, label="A*, flattened")
-    axes.plot(*vertices.T, "o", color=GREY, markersize=4, alpha=0.7, label="θᵢ, weights adapted to a task")
-    for (name, kind), color in list(zip(curve["kinds"].items(), COLORS, strict=False))[1:]:  # one θᵢ is drawn already
-        axes.plot(*np.asarray(kind["map"], float).T, "o", color=color, markersize=4, label=f"points {name}")
+    axes.fill(*vertices[_hull(vertices)].T, color=GREY, alpha=0.1, linewidth=0, label="A*, flattened")
+    axes.plot(*vertices.T, "o", color=COLORS[0], markersize=4, alpha=0.7)
+    for kind, color in list(zip(curve["kinds"].values(), COLORS, strict=False))[1:]:  # one θᵢ is drawn already
+        axes.plot(*np.asarray(kind["map"], float).T, "o", color=color, markersize=4, alpha=0.7)
     axes.plot(0, 0, "*", color=BLACK, markersize=13, zorder=5)
     axes.set_aspect("equal", adjustable="datalim")
 
@@ -121,65 +124,74 @@ def _turn(a, b, c) -> float:
 # --- in words ---------------------------------------------------------------------------------------------------------
 
 
+AGAINST = {"above": "worse than", "level": "as good as", "below": "better than"}
+
+
 def _headline(results: study.Results) -> str:
-    worse = []
+    rows, said = _by_name(results), {}
     for method, curve in results["curves"].items():
-        ratio = [
-            curve["kinds"][_middle(curve)]["places"][word]["mean"][-1] / curve["trained"][-1]
-            for word in (INSIDE, *CONTROLS)
-        ]
-        worse.append(f"{method} {ratio[0]:.2g} (random direction {ratio[1]:.2g}, mirrored {ratio[2]:.2g})")
-    name = _middle(next(iter(results["curves"].values())))
-    return f"Error after adaptation, started {name}, as multiple of that from Θ: {', '.join(worse)}"
+        corner, *_, middle = (AGAINST[verdict] for verdict, _ in _differences(rows, method, curve, curve["steps"][-1]))
+        said.setdefault(f"the middle of A* is {middle} Θ, its corners (the θᵢ) are {corner} Θ", []).append(method)
+    words = "; ".join(f"{', '.join(methods)}: {words}" for words, methods in said.items())
+    return f"As starts of adaptation, {next(iter(said)) if len(said) == 1 else words}"
 
 
 def remarks(results: study.Results) -> list[str]:
     """The paper's three sentences, one by one, and whether being inside is what counts."""
-    rows = {(row["method"], row["setting"], row["metric"]): row for row in results["rows"]}
-    said = []
+    rows, said = _by_name(results), []
     for method, curve in results["curves"].items():
         said += [_works(method, curve), _best(rows, method, curve), _good(method, curve), _before(rows, method, curve)]
-        said.append(_inside(method, curve))
+        said.append(_inside(rows, method, curve))
     return said
 
 
-def _works(method, curve) -> str:
-    own, last = curve["own tasks"], curve["steps"][-1]
-    return (
-        f"{method}: adaptation works: {last} steps take the error on the tasks that give the θᵢ from {own[0]:.3g} to {own[-1]:.3g}. "
-        f"The θᵢ lie {curve['distance of θᵢ']:.2g} from Θ, which is {curve['length of Θ']:.3g} long."
-    )
+def _by_name(results: study.Results) -> dict[tuple[str, str, str], dict[str, Any]]:
+    return {(row["method"], row["setting"], row["metric"]): row for row in results["rows"]}
 
 
-def _best(rows, method, curve) -> str:
-    verdicts = _differences(rows, method, curve, curve["steps"][-1])
-    held = all(verdict == "above" for verdict, _ in verdicts)
-    some = any(verdict == "above" for verdict, _ in verdicts)
-    answer = "holds" if held else "holds in part" if some else "does not show"
-    words = "; ".join(words for _, words in verdicts)
-    return f"{method}: that the trained Θ is best after adaptation {answer}: error after {curve['steps'][-1]} steps minus that from Θ: {words}."
-
-
-def _differences(rows, method, curve, step) -> list[tuple[str, str]]:
-    """Against Θ, task by task: (above, below or level; in words) for each kind of points."""
+def _differences(rows, method, curve, step, rival="Θ") -> list[tuple[str, str]]:
+    """Against a rival, task by task: (above, below or level; in words) for each kind of points."""
     found = []
     for name in curve["kinds"]:
-        row = rows[method, f"{name}, {INSIDE}", f"MSE after {step} minus that of Θ"]
+        row = rows[method, f"{name}, {INSIDE}", f"MSE after {step} minus {rival}"]
         mean, ci95 = row["mean"], row["ci95"]
         verdict = "above" if mean > ci95 else "below" if mean < -ci95 else "level"
         found.append((verdict, f"{name} {mean:+.2g} ± {ci95:.2g} ({verdict})"))
     return found
 
 
+def _works(method, curve) -> str:
+    own, last = curve["own tasks"], curve["steps"][-1]
+    answer = "works" if own[-1] < own[0] / 2 else "hardly works"
+    return (
+        f"{method}: adaptation {answer}: {last} steps take the error on the tasks that give the θᵢ from {own[0]:.3g} to "
+        f"{own[-1]:.3g}. The θᵢ lie {curve['distance of θᵢ']:.2g} from Θ, which is {curve['length of Θ']:.3g} long."
+    )
+
+
+def _best(rows, method, curve) -> str:
+    last = curve["steps"][-1]
+    verdicts = _differences(rows, method, curve, last)
+    above = [verdict == "above" for verdict, _ in verdicts]
+    answer = "holds" if all(above) else "holds in part" if any(above) else "does not show"
+    words = "; ".join(words for _, words in verdicts)
+    shares = [np.mean(np.asarray(kind["places"][INSIDE]["after"]) < 1) for kind in curve["kinds"].values()]
+    better = ", ".join(f"{100 * share:.0f} %" for share in shares)
+    return (
+        f"{method}: that the trained Θ is best after adaptation {answer}: error after {last} steps minus that from Θ: {words}; "
+        f"of single points {better} are better than Θ."
+    )
+
+
 def _good(method, curve) -> str:
     first, last = curve["trained"][0], curve["trained"][-1]
-    kept = {n: (first - k["places"][INSIDE]["mean"][-1]) / (first - last) for n, k in curve["kinds"].items()}
-    ratio = {n: k["places"][INSIDE]["mean"][-1] / last for n, k in curve["kinds"].items()}
+    after = {name: kind["places"][INSIDE]["mean"][-1] for name, kind in curve["kinds"].items()}
+    kept = {name: (first - error) / (first - last) for name, error in after.items()}
     answer = "holds" if min(kept.values()) >= KEPT else "does not hold for all"
     words = "; ".join(
-        f"{name} {ratio[name]:.2g} times the error from Θ, {share:.0%} of the gain" for name, share in kept.items()
+        f"{name} {after[name] / last:.2g} times the error from Θ, keeping {100 * share:.0f} % of what adaptation gains"
+        for name, share in kept.items()
     )
-    words = words.replace("%", " %")
     return f"{method}: that points of A* are good starts too {answer}: after adaptation {words}."
 
 
@@ -191,17 +203,13 @@ def _before(rows, method, curve) -> str:
     return f"{method}: that points of A* have less error before adaptation {answer}: minus that of Θ: {words}."
 
 
-def _inside(method, curve) -> str:
-    parts = []
-    for name, kind in curve["kinds"].items():
-        inside, random, mirrored = (kind["places"][word]["mean"][-1] for word in (INSIDE, *CONTROLS))
-        parts.append(f"{name} {inside:.3g} inside, {random:.3g} in a random direction, {mirrored:.3g} mirrored")
-    better = [k["places"][INSIDE]["mean"][-1] < k["places"][CONTROLS[0]]["mean"][-1] for k in curve["kinds"].values()]
-    answer = (
-        "random points at the same distance are no worse, so nearness to Θ explains it as well as lying inside A*"
-        if not any(better)
-        else "points inside do better than random ones at the same distance"
-        if all(better)
-        else "random points at the same distance are better for some kinds and worse for others"
+def _inside(rows, method, curve) -> str:
+    """Of the controls the random direction decides: a mirrored point lies in the plane of the θᵢ too."""
+    verdicts = {rival: _differences(rows, method, curve, curve["steps"][-1], rival) for rival in CONTROLS}
+    better = [name for name, (v, _) in zip(curve["kinds"], verdicts[CONTROLS[0]], strict=True) if v == "below"]
+    answer = f"for points {' and '.join(better)} it does" if better else "lying near Θ is enough"
+    words = [f"{rival}: {'; '.join(words for _, words in listed)}" for rival, listed in verdicts.items()]
+    return (
+        f"{method}: whether lying inside A* counts: {answer}. Error after adaptation minus that from points as far from Θ, "
+        f"{', '.join(words)}."
     )
-    return f"{method}: error after adaptation as far from Θ as the points of A*: {'; '.join(parts)}: {answer}."

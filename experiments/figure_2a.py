@@ -54,7 +54,7 @@ def smoke(tasks: str) -> Settings:
         test_tasks=6,
         validation=4,
         at=(0, 1, 3),
-        methods=("gem-bml+", "maml", "reptile"),
+        methods=("gem-bml+", "maml"),
     )
 
 
@@ -111,52 +111,66 @@ def figure(results: study.Results) -> Figure:
     drawn = Figure(figsize=(14, 8), layout="constrained")
     grid = drawn.subplots(len(SETTINGS), 3, squeeze=False)
     for row, (setting, words) in enumerate(SETTINGS.items()):
-        for name, (color, line) in STYLES.items():
-            if (curve := results["curves"].get(f"{setting}/{name}")) is None:
-                continue
-            style = {"color": color, "linestyle": line, "label": name}
-            steps = np.asarray(curve["steps"])
-            _band(grid[row, 0], steps, curve["mse"], style)
-            _band(grid[row, 1], steps, curve["nll"], style)
-            training = np.asarray(curve["training_mse"], float)
-            iterations = (np.arange(training.shape[1]) + 1) * results["settings"]["iterations"] / training.shape[1]
-            _band(grid[row, 2], iterations, training, style)
-        grid[row, 0].set(
-            title=f"{words}: error on test tasks", xlabel="test steps", ylabel="mean squared error", yscale="log"
-        )
-        grid[row, 1].set(
-            title=f"{words}: likelihood on test tasks", xlabel="test steps", ylabel="NLL per point (lower is better)"
-        )
-        grid[row, 1].set_ylim(top=_ceiling(results, setting))
-        grid[row, 2].set(title=f"{words}: meta-training", xlabel="meta-iteration", ylabel="query error", yscale="log")
-        for axes in grid[row]:
+        curves = {name: curve for name in STYLES if (curve := results["curves"].get(f"{setting}/{name}")) is not None}
+        for name, curve in curves.items():
+            _draw(grid[row], results, name, curve)
+        for axes, field, title in zip(grid[row], ("mse", "nll", "training_mse"), TITLES, strict=True):
+            axes.set_title(f"{words}: {title}")
             axes.grid(color="0.92")
             axes.spines[["top", "right"]].set_visible(False)
+            _frame(axes, [curve[field] for curve in curves.values()], log=field != "nll")
         for axes in grid[row, :2]:
             axes.set_xscale("symlog", linthresh=5)
             axes.set_xticks([0, 1, 2, 3, 5, 10, 20, 50], ["0", "1", "2", "3", "5", "10", "20", "50"])
+            axes.set(xlabel="test steps", xlim=(-0.3, 1.05 * max(results["settings"]["at"])))
+        grid[row, 0].set_ylabel("mean squared error")
+        grid[row, 1].set_ylabel("NLL per point")
+        grid[row, 2].set(xlabel="thousand meta-iterations", ylabel="mean squared error on the query")
     handles = {
         label: handle for axes in grid.ravel() for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
     }
     drawn.legend(handles.values(), handles, loc="outside lower center", ncols=6, frameon=False)
-    drawn.suptitle(f"{results['settings']['tasks']}: mean and range over {len(results['settings']['seeds'])} seeds")
+    drawn.suptitle(
+        f"{results['settings']['tasks']}: mean and range over {len(results['settings']['seeds'])} seeds; "
+        "curves that leave a panel at the top belong to runs in which some task ran away"
+    )
     return drawn
+
+
+TITLES = ("error on test tasks", "likelihood on test tasks", "meta-training")
+
+
+def _draw(panels, results: study.Results, name: str, curve) -> None:
+    style = {"color": STYLES[name][0], "linestyle": STYLES[name][1], "label": name}
+    steps = np.asarray(curve["steps"])
+    _band(panels[0], steps, curve["mse"], style)
+    _band(panels[1], steps, curve["nll"], style)
+    training = np.asarray(curve["training_mse"], float)
+    _band(
+        panels[2],
+        (np.arange(training.shape[1]) + 1) * results["settings"]["iterations"] / training.shape[1] / 1000,
+        training,
+        style,
+    )
 
 
 def _band(axes, x, by_seed, style) -> None:
     values = np.asarray(by_seed, float)
     axes.plot(x, values.mean(axis=0), linewidth=1.8, **style)
-    axes.fill_between(x, values.min(axis=0), values.max(axis=0), color=style["color"], alpha=0.12, linewidth=0)
+    axes.fill_between(x, values.min(axis=0), values.max(axis=0), color=style["color"], alpha=0.1, linewidth=0)
 
 
-def _ceiling(results: study.Results, setting: str) -> float:
-    """A run that went astray must not flatten the rest."""
-    starts = [
-        np.asarray(curve["nll"], float)[:, 0].mean()
-        for name, curve in results["curves"].items()
-        if name.startswith(setting)
-    ]
-    return float(np.nanmax(starts)) + 0.3 if starts else 3.0
+def _frame(axes, curves, *, log: bool) -> None:
+    """From the best to a little above where methods start: a run that went astray must not flatten the rest."""
+    means = [np.asarray(curve, float).mean(axis=0) for curve in curves]
+    if not means:
+        return
+    low = min(np.nanmin(np.asarray(curve, float)) for curve in curves)
+    high = float(np.nanmedian([mean[0] for mean in means]))
+    if log:
+        axes.set(yscale="log", ylim=(0.7 * low, 2.5 * high))
+    else:
+        axes.set_ylim(low - 0.2, high + 0.3)
 
 
 def remarks(results: study.Results) -> list[str]:
@@ -170,6 +184,7 @@ def remarks(results: study.Results) -> list[str]:
             _paired(results, "gem-bml+last-layer", rival, last) for rival in ("maml", "reptile", "maml, rates learned")
         ]
     sentences += [_covered(values, name, last) for name in ("gem-bml+", "gem-bml+last-layer")]
+    sentences.append(_astray(results, last))
     return [sentence for sentence in sentences if sentence]
 
 
@@ -206,6 +221,19 @@ def _covered(values, name: str, step: int) -> str:
     return (
         f"90 % intervals of {name} cover {near:.3f} near and {far:.3f} far from the support: "
         f"{'both' if inside else 'not both'} within 0.85 and 0.95."
+    )
+
+
+def _astray(results: study.Results, step: int) -> str:
+    """Where means are missing, and why."""
+    counts = {
+        name.replace("/", ": "): sum(value is None for value in curve["task_mse"])
+        for name, curve in results["curves"].items()
+    }
+    lost = [f"{name} {count}" for name, count in counts.items() if count]
+    total = results["settings"]["test_tasks"]
+    return (
+        f"Test tasks, of {total}, that ran away to infinity by step {step} on some seed: {', '.join(lost) or 'none'}."
     )
 
 

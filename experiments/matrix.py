@@ -34,6 +34,8 @@ class Settings:
     tasks: str = "sinusoid-challenging"
     iterations: int = 40_000
     posteriors: tuple[str, ...] = tuple(POSTERIORS)
+    rows: tuple[str, ...] = ROWS
+    columns: tuple[str, ...] = COLUMNS
     methods: tuple[str, ...] = tuple(method.name for method in METHODS)
     at: tuple[int, ...] = (0, 1, 5, 10)
     test_tasks: int = 600
@@ -41,14 +43,22 @@ class Settings:
 
 
 SMOKE = Settings(
-    seeds=(0,), iterations=10, posteriors=("point",), methods=("gem-bml+",), at=(0, 2), test_tasks=4, validation=4
+    seeds=(0,),
+    iterations=10,
+    posteriors=("point",),
+    columns=("joint",),
+    methods=("gem-bml+",),
+    at=(0, 2),
+    test_tasks=4,
+    validation=4,
 )
 
 
 def cells(settings: Settings) -> list[study.Cell]:
     """Cells of the matrix, then rows of the table."""
     of_matrix = [
-        ("cell", posterior, row, column) for posterior, row, column in product(settings.posteriors, ROWS, COLUMNS)
+        ("cell", posterior, row, column)
+        for posterior, row, column in product(settings.posteriors, settings.rows, settings.columns)
     ]
     return of_matrix + [("row", name) for name in settings.methods]
 
@@ -103,14 +113,15 @@ def figure(results: study.Results) -> Figure:
 
 
 def _draw_cells(axes, results: study.Results, posterior: str) -> None:
-    values = np.array([[_error(results, ("cell", posterior, row, column)) for column in COLUMNS] for row in ROWS])
+    rows, columns = results["settings"]["rows"], results["settings"]["columns"]
+    values = np.array([[_error(results, ("cell", posterior, row, column)) for column in columns] for row in rows])
     axes.imshow(np.log(values), cmap="Blues", aspect="auto")
     middle = np.nanmean(np.log(values))
     for (i, j), value in np.ndenumerate(values):
         dark = np.log(value) > middle + 0.2
         axes.text(j, i, f"{value:.2g}", ha="center", va="center", color="white" if dark else "black")
-    axes.set_xticks(range(len(COLUMNS)), COLUMNS)
-    axes.set_yticks(range(len(ROWS)), ROWS)
+    axes.set_xticks(range(len(columns)), columns)
+    axes.set_yticks(range(len(rows)), rows)
     axes.set_title(f"six cells, {posterior} posterior, all else equal:\n{_label(results)}", fontsize="medium")
 
 
@@ -125,13 +136,13 @@ def _error(results: study.Results, cell: study.Cell) -> float:
 
 def remarks(results: study.Results) -> list[str]:
     """Best cells, and the price of not going through inference."""
-    sentences = []
+    sentences, rows, columns = [], results["settings"]["rows"], results["settings"]["columns"]
     for posterior in results["settings"]["posteriors"]:
         errors = {
-            (row, column): _error(results, ("cell", posterior, row, column)) for row, column in product(ROWS, COLUMNS)
+            (row, column): _error(results, ("cell", posterior, row, column)) for row, column in product(rows, columns)
         }
         best = min(errors, key=lambda pair: errors[pair])
-        ratios = ", ".join(f"{column} {errors['gem', column] / errors['elbo', column]:.2f}" for column in COLUMNS)
+        ratios = ", ".join(f"{column} {errors['gem', column] / errors['elbo', column]:.2f}" for column in columns)
         sentences.append(
             f"With a {posterior} posterior and all else equal the best cell is {best[0]} × {best[1]} ({errors[best]:.2g}); "
             f"error of gem as a share of elbo's: {ratios}."

@@ -141,6 +141,74 @@ def test_calibration_recovers_width_and_noise():
     assert float(jnp.exp(fitted.log_width)) == pytest.approx(WIDTH, rel=0.15)
 
 
+def test_calibration_recovers_the_spread_of_scales():
+    """Tasks whose noise differs by e^{0.6 z}: the fit must say 0.6, and that widths do not follow the size of targets."""
+    predictor = predict.linearised(linear, delta(), condition=True, num_functions=0)
+    nothing, x = Data(X[:0], X[:0]), jnp.linspace(-3.0, 3.0, 30)[:, None]
+    narrow = Prior(PRIOR._replace(log_std=jax.tree.map(lambda s: s - 12.0, PRIOR.log_std)))  # all is noise
+
+    def task(key):
+        key_scale, key_noise = jax.random.split(key)
+        noise = NOISE * jnp.exp(0.6 * jax.random.normal(key_scale))
+        y = linear(PRIOR.mean, x) + noise * jax.random.normal(key_noise, (30, 1))
+        return predictor.prepare(key, narrow, Delta(PRIOR.mean), nothing, x), y
+
+    parts, targets = jax.vmap(task)(jax.random.split(jax.random.key(1), 400))
+    fitted = jax.jit(lambda p, y: predict.calibrate(predictor, p, y))(parts, targets)
+    assert abs(float(fitted.spread)) == pytest.approx(0.6, abs=0.08)
+    assert float(jnp.exp(fitted.log_noise)) == pytest.approx(NOISE, rel=0.1)
+
+
+def test_spread_is_a_scale_mixture():
+    """Nine equally likely scales: the density by hand, and a standard deviation of E[e^{2τz}]^½."""
+    outputs, std, tau = jnp.zeros((3, 1)), jnp.full((3, 1), 0.5), 0.4
+    made = predict._gaussian_predictive(outputs, jnp.square(std).T, 0.0, None, jnp.asarray(tau))
+    scales = 0.5 * np.exp(tau * np.asarray(predict.levels(predict.NUM_LEVELS)))
+    y = jnp.array([[0.0], [0.3], [-2.0]])
+    by_hand = np.log(stats.norm.pdf(np.asarray(y)[None], scale=scales[:, None, None]).mean(axis=0))
+    np.testing.assert_allclose(made.log_density(y), by_hand, rtol=1e-9)
+    np.testing.assert_allclose(made.moments()[1], np.sqrt((scales**2).mean()), rtol=1e-9)
+    np.testing.assert_allclose(np.square(predict.levels(9)).mean(), 1.0, rtol=1e-9)
+
+
+@pytest.mark.parametrize("size", [0.2, 3.0])
+def test_widths_follow_the_size_of_the_support(size):
+    """At power a, a support r times as large is predicted with widths r^a times as large; noise stays."""
+    predictor = predict.linearised(linear, delta(), condition=True, num_functions=0)
+    q = Delta(PRIOR.mean)
+    unit = Data(SUPPORT.x, SUPPORT.y / jnp.sqrt(jnp.square(SUPPORT.y).mean()))
+    scaled = Data(unit.x, size * unit.y)
+    parts = [predictor.prepare(jax.random.key(0), Prior(PRIOR), q, data, ASKED) for data in (unit, scaled)]
+    noise = jnp.log(NOISE)
+    by_power = predictor.finish(parts[1], Calibration(jnp.zeros(()), noise, 0.7, 0.0)).std
+    by_width = predictor.finish(parts[0], Calibration(jnp.log(size**0.7), noise)).std
+    np.testing.assert_allclose(by_power, by_width, rtol=1e-5)
+    assert predict.log_size(Data(X[:0], X[:0])) == 0.0
+
+
+@pytest.mark.parametrize("num_functions", [0, 4])
+def test_contrast_is_a_power_of_the_variance_from_weights(num_functions):
+    """At γ the variance from weights is v^γ beside the same noise, and correlations between inputs stay as they are."""
+    predictor = predict.linearised(linear, delta(), condition=True, num_functions=num_functions)
+    q = Delta({"w": exact()[0]})
+    parts = predictor.prepare(jax.random.key(0), Prior(PRIOR), q, SUPPORT, ASKED)
+    plain = predictor.finish(parts, calibration()).std[0] ** 2 - NOISE**2
+    powered = predictor.finish(parts, calibration()._replace(contrast=1.5)).std[0] ** 2 - NOISE**2
+    np.testing.assert_allclose(powered, plain**1.5, rtol=1e-6)
+    covariance = jnp.array([[[4.0, 1.0], [1.0, 0.25]]])
+    np.testing.assert_allclose(
+        predict._contrasted(covariance, 0.5), [[[2.0, 1.0], [1.0, 0.5]]], rtol=1e-9
+    )
+
+
+def test_draws_share_the_levels_of_the_spread():
+    predictor = predict.sampled(linear, mean_field(), num_samples=12)
+    parts = predictor.prepare(jax.random.key(0), Prior(PRIOR), PRIOR, SUPPORT, ASKED)
+    made = predictor.finish(parts, Calibration(jnp.zeros(()), jnp.log(NOISE), 0.0, jnp.asarray(0.5)))
+    expected = NOISE * np.exp(0.5 * np.asarray(predict.levels(12)))
+    np.testing.assert_allclose(made.std[:, 0, 0], expected, rtol=1e-9)
+
+
 def test_class_probabilities_average_softmax():
     weights = jnp.array([[[5.0, 0.0]], [[0.0, 5.0]]])
     q = particles(2)

@@ -109,8 +109,12 @@ def meta_learner(
         grads, memories, (query_nll, elbo) = jax.vmap(gradient, in_axes=(0, None, None, 0))(
             keys, state.prior, state.memory, episodes
         )
-        kept = jax.vmap(trees.all_finite)((grads, query_nll, elbo))
-        grads = _mean_of_kept(kept, jax.vmap(lambda g: clipped(g, method.clip))(grads))
+        if method.clip is not None:
+            grads = jax.vmap(lambda g: clipped(g, method.clip))(grads)
+        # One vector per task from here on: a network of many small arrays would cost more in calls than in arithmetic.
+        vectors = jax.vmap(trees.vector)(grads)
+        kept = jnp.isfinite(jnp.einsum("tw,tw->t", vectors, vectors) + query_nll + elbo)
+        grads = trees.like(state.prior, _mean_of_kept(kept, vectors))
         updates, opt_state = optimizer.update(jax.tree.map(jnp.negative, grads), state.opt_state, state.prior)
         prior = jax.tree.map(jnp.add, state.prior, updates)
         prior = bounded(method.widths, method.rates, prior, method.std)
@@ -119,12 +123,13 @@ def meta_learner(
         prior, opt_state, memory = trees.where(
             none_kept, (state.prior, state.opt_state, state.memory), (prior, opt_state, memory)
         )
+        step_norm = jnp.sqrt(jnp.square(trees.vector(updates)).sum())  # finite if and only if the new prior is
         info = Info(
             query_nll=_mean_of_kept(kept, query_nll),
             elbo=_mean_of_kept(kept, elbo),
             left_out=(~kept).sum().astype(jnp.int32),
-            finite=~none_kept & trees.all_finite(prior),
-            step_norm=jnp.where(none_kept, 0.0, optax.tree.norm(updates)),
+            finite=~none_kept & jnp.isfinite(step_norm),
+            step_norm=jnp.where(none_kept, 0.0, step_norm),
             log_std=_statistics(prior.dist.log_std if isinstance(prior.dist, MeanField) else None),
             log_rate=_statistics(prior.log_rate),
         )

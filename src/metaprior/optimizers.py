@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from metaprior import trees
 from metaprior.methods import Method
 from metaprior.scalars import Scalar
 from metaprior.types import Prior
@@ -20,6 +21,18 @@ def inner_optimizer(method: Method) -> dict[str, Any]:
     return {"optimizer": adam} | ({"share_state": True} if method.optimizer == "shared-adam" else {})
 
 
+def flat_adam(rate: optax.ScalarOrSchedule) -> optax.GradientTransformation:
+    """Adam on all entries as one vector: the same numbers, in a few large operations instead of several for each leaf."""
+    adam = optax.adam(rate)
+
+    def update(updates, state, params=None):
+        del params
+        entries, state = adam.update(trees.vector(updates), state)
+        return trees.like(updates, jnp.asarray(entries)), state
+
+    return optax.GradientTransformation(lambda params: adam.init(trees.vector(params)), update)
+
+
 def meta_optimizer(
     rate: Scalar,
     *,
@@ -28,7 +41,7 @@ def meta_optimizer(
     width_scale: float = 0.5,
     rate_scale: float = 1.0,
     clip: float | None = None,
-    make: Callable[..., optax.GradientTransformation] = optax.adam,
+    make: Callable[..., optax.GradientTransformation] = flat_adam,
 ) -> optax.GradientTransformation:
     """An optimiser that treats means, widths and rates apart.
 

@@ -9,9 +9,11 @@ Three ways to carry the uncertainty of weights to outputs, one result: an equall
 * `exact`: a conjugate last layer.
 
 Widths and noise are fitted on validation tasks by `calibrate`: learned widths are step sizes first, and mean what they should
-only after that. Four numbers do it: the width $c\,r^a$ of weights, where r is the size (root mean square) of the support's
-targets, so that tasks of large amplitude get wide bands; the noise; and the spread τ of a log-normal scale mixture,
-$\mathrm{std}\cdot e^{\tau z}$ with z standard normal: how much the scale of errors differs from task to task beyond that.
+only after that. Five numbers do it. The width $c\,r^a$ of weights, where r is the size (root mean square) of the support's
+targets: tasks of large amplitude get wide bands. The contrast γ: variances $v$ that come from weights count as $v^\gamma$, so
+that doubt grows faster, or slower, with the distance from the support than the tangent says. The noise. And the spread τ of a
+log-normal scale mixture, $\mathrm{std}\cdot e^{\tau z}$ with z standard normal: how much the scale of errors differs from task
+to task beyond all that.
 """
 
 from collections.abc import Callable
@@ -34,12 +36,13 @@ NUM_LEVELS = 9  # components that stand for the log-normal spread of scales
 
 
 class Calibration(NamedTuple):
-    """Four numbers fitted on validation tasks; the last two may be left at zero."""
+    """Five numbers fitted on validation tasks; the last three may be left alone."""
 
     log_width: Float[Array, "..."]  # log c: every width of weights times c
     log_noise: Float[Array, "..."]  # log of the observation noise
     power: Float[Array, "..."] | float = 0.0  # a: … times the size of the support's targets to this power
     spread: Float[Array, "..."] | float = 0.0  # τ: of the log-scale of errors; zero is a plain Gaussian
+    contrast: Float[Array, "..."] | float = 1.0  # γ: variances from weights to this power
 
 
 class Predictive(NamedTuple):
@@ -128,6 +131,7 @@ def linearised(apply: Apply, family: Family, *, condition: bool, num_functions: 
             ridge = noise_variance / width * jnp.eye(within.shape[1])[None]
             product = "osn,osm->onm" if num_functions else "osn,osn->on"
             covariance = covariance - jnp.einsum(product, across, jnp.linalg.solve(within + ridge, across))
+        covariance = _contrasted(covariance, calibration.contrast)
         return _gaussian_predictive(outputs, width * covariance, noise_variance, noise, calibration.spread)
 
     return Predictor("linearised", prepare, finish)
@@ -146,7 +150,7 @@ def exact(apply: Apply, *, num_functions: int = 20) -> Predictor:
     def finish(parts, calibration):
         outputs, covariance, noise, size = parts
         width, noise_variance = _variances(calibration, size)
-        covariance = width * jnp.stack([covariance] * outputs.shape[1])
+        covariance = width * _contrasted(jnp.stack([covariance] * outputs.shape[1]), calibration.contrast)
         return _gaussian_predictive(outputs, covariance, noise_variance, noise, calibration.spread)
 
     return Predictor("exact", prepare, finish)
@@ -189,7 +193,7 @@ def calibrate(
 
     widths, noises = jnp.meshgrid(jnp.linspace(-3.0, 3.0, 7), jnp.linspace(-4.0, 1.0, 6), indexing="ij")
     ones = jnp.ones(widths.size, widths.dtype)
-    grid = Calibration(widths.ravel(), noises.ravel(), 0.5 * ones, 0.3 * ones)  # at τ = 0 its slope would vanish
+    grid = Calibration(widths.ravel(), noises.ravel(), 0.5 * ones, 0.3 * ones, ones)  # at τ = 0 its slope would vanish
     scores = jax.lax.map(loss, grid)
     best = jnp.argmin(jnp.where(jnp.isfinite(scores), scores, jnp.inf))
     start = jax.tree.map(lambda g: g[best], grid)
@@ -243,6 +247,15 @@ def levels(count: int) -> Float[Array, " S"]:
 def _variances(calibration: Calibration, size):
     width = calibration.log_width + calibration.power * size
     return jnp.exp(2 * width), jnp.exp(2 * calibration.log_noise)
+
+
+def _contrasted(covariance, contrast):
+    """Variances to a power, correlations as they are; from [O, N, N], or its diagonal [O, N]."""
+    if isinstance(contrast, float) and contrast == 1:
+        return covariance
+    diagonal = covariance if covariance.ndim == 2 else jnp.diagonal(covariance, axis1=1, axis2=2)
+    factors = jnp.maximum(diagonal, 1e-10) ** ((contrast - 1) / 2)
+    return covariance * (jnp.square(factors) if covariance.ndim == 2 else factors[:, :, None] * factors[:, None, :])
 
 
 def _unit_noise(key, num_functions, outputs):

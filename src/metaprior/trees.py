@@ -13,6 +13,16 @@ def total(tree: PyTree) -> Float[Array, ""]:
     return jax.tree.reduce(jnp.add, jax.tree.map(jnp.sum, tree), jnp.zeros(()))
 
 
+def vector(tree: PyTree) -> Float[Array, " W"]:
+    """Every entry of every leaf, one after the other."""
+    return ravel_pytree(tree)[0]
+
+
+def like(tree: PyTree, entries: Float[Array, " W"]) -> PyTree:
+    """The entries in the shape of `tree`: undoes `vector`."""
+    return ravel_pytree(tree)[1](entries)
+
+
 def normal_like(key: Key, tree: Params) -> Params:
     """Independent standard normal draws in the shape of `tree`."""
     flat, unravel = ravel_pytree(tree)

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from metaprior.benchmarks.problem import INNER_RATE, META_RATE, Batches, Runner, Weights
+from metaprior.benchmarks.problem import INNER_RATE, META_RATE, Runner, Weights
 
 
 def forward(weights, x):
@@ -64,7 +64,7 @@ def begin(weights: Weights):
 def runner() -> Runner:
     """To be timed."""
     return Runner(
-        load=lambda batches: Batches(*(jnp.asarray(array) for array in batches)),
+        load=lambda batches: jax.tree.map(jnp.asarray, batches),
         begin=begin,
         train=lambda state, batches: jax.block_until_ready(scanned(state, batches)),
         weights=lambda state: tuple(np.asarray(w) for w in state[0]),

@@ -5,7 +5,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 
 from metaprior import methods
 from metaprior.benchmarks.problem import (
@@ -21,6 +20,7 @@ from metaprior.benchmarks.problem import (
 )
 from metaprior.likelihoods import gaussian
 from metaprior.meta import MetaLearner, State, meta_learner, task_keys, trainer
+from metaprior.optimizers import flat_adam
 from metaprior.types import Data, Episode
 
 # At temperature M the score of M query points is minus their mean squared error, as the other libraries have it.
@@ -54,7 +54,7 @@ def drawing_runner(name: str, changes: dict[str, Any]) -> Runner:
 def _learner(name: str, changes: dict[str, Any]) -> MetaLearner:
     method = methods.get(name, **changes)
     likelihood = gaussian(network().apply, temperature=method.temperature)
-    return meta_learner(method, likelihood, optimizer=optax.flatten(optax.adam(META_RATE)))
+    return meta_learner(method, likelihood, optimizer=flat_adam(META_RATE))
 
 
 def _runner(learner: MetaLearner, train) -> Runner:

@@ -9,7 +9,7 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
-from math import comb
+from math import comb, isfinite
 from typing import Any, NamedTuple
 
 import jax
@@ -22,7 +22,7 @@ from metaprior.names import require_known
 FIX = "pip install 'metaprior[bench]'"
 SLICE = 0.2  # seconds that an implementation is timed for in a round, at least
 TOLERANCE = 1e-3  # relative: of two programs in float32 that compute the same
-SETTING = "MAML on 10-shot sinusoids, MLP 1-40-40-1, 5 tasks, 1 inner step"
+SETTING = "10-shot sinusoids, MLP 1-40-40-1, 5 tasks, 1 inner step"
 
 Report = Callable[[int, int, str], None]  # (pieces of work done, of how many, what comes next)
 
@@ -47,6 +47,7 @@ IMPLEMENTATIONS: Mapping[str, Implementation] = {
     FLOOR: Implementation(bare_jax.runner),
     "torch.func": Implementation(torch_peers.eager, needs=("torch",)),
     "torch.func compiled": Implementation(torch_peers.compiled, needs=("torch",)),
+    "torch.func compiled whole": Implementation(torch_peers.compiled_whole, needs=("torch",)),
     PEER: Implementation(torch_peers.torchopt, needs=("torch", "torchopt")),
     "higher": Implementation(torch_peers.higher, needs=("torch", "higher")),
 }
@@ -84,21 +85,19 @@ def measure(
     for word, value in (("rounds", rounds), ("iterations", iterations), ("threads", threads)):
         if value < 1:
             raise ValueError(f"{word} must be at least 1, got {value}")
+    began, given = time.perf_counter(), problem(max(COMPARED_AT, iterations))
     chosen = [name for name in IMPLEMENTATIONS if not only or name in only]
-    given, began = problem(max(COMPARED_AT, iterations)), time.perf_counter()
     left_out = {name: reason for name in chosen if (reason := missing(name))}
     names = [name for name in chosen if name not in left_out]
     total, ready = len(names) * (rounds + 1), {}
     for index, name in enumerate(names):
         report(index, total, f"{name}: warming up")
         found = _warmed_up(name, given, iterations, threads)
-        (ready if isinstance(found, Ready) else left_out)[name] = found
-    speeds: dict[str, list[float]] = {name: [] for name in ready}
-    for count in range(rounds):
-        for index, (name, one) in enumerate(ready.items()):
-            report(len(names) + count * len(ready) + index, total, f"round {count + 1} of {rounds}: {name}")
-            ready[name], speed = _timed(one, iterations)
-            speeds[name].append(speed)
+        if isinstance(found, Ready):
+            ready[name] = found
+        else:
+            left_out[name] = found
+    speeds = _timed_in_turns(ready, rounds, iterations, lambda done, what: report(len(names) + done, total, what))
     return _summary(ready, speeds, left_out, iterations, threads, time.perf_counter() - began)
 
 
@@ -109,38 +108,43 @@ def missing(name: str) -> str | None:
 
 
 def disagreements(losses: Mapping[str, float]) -> list[str]:
-    """Sentences on implementations of MAML, trained on the same batches, that did not learn the same."""
+    """Sentences on implementations of MAML, trained on the same batches, that did not learn the same, and on lost ones."""
+    lost = [
+        f"{name} has no finite loss after {COMPARED_AT} iterations" for name in losses if not isfinite(losses[name])
+    ]
     same = [name for name in losses if IMPLEMENTATIONS[name].maml and not IMPLEMENTATIONS[name].own_tasks]
-    if not same:
-        return []
+    if lost or not same:
+        return lost
     reference = FLOOR if FLOOR in same else same[0]
     wanted = losses[reference]
     return [
         f"{name} has a loss of {losses[name]:.6g} after {COMPARED_AT} iterations where {reference} has {wanted:.6g}"
         for name in same
-        if not abs(losses[name] - wanted) <= TOLERANCE * abs(wanted)
+        if abs(losses[name] - wanted) > TOLERANCE * abs(wanted)
     ]
 
 
 def held_out_loss(weights: Weights, tasks: Batches) -> float:
     """Query loss on unseen tasks after one plain step from these weights: what all have been training for."""
-    (episodes,) = zip(*(bare_jax.runner().load(tasks)), strict=True)
-    return float(jax.jit(bare_jax.meta_loss)(weights, Batches(*episodes)))
+    batch = Batches(*(array[0] for array in tasks))
+    return float(jax.jit(bare_jax.meta_loss)(weights, batch))
 
 
-def rows(results: Mapping[str, Any], command: str) -> list[dict[str, Any]]:
-    """As results files hold them: one row per number."""
-    origin = {"command": command, "hardware": results["hardware"]}
-    kept = []
+def record(results: Mapping[str, Any], command: str) -> dict[str, Any]:
+    """As results files hold it: a row per number, and every round."""
+    before = {"experiment": "bench-sinusoid", "setting": SETTING}
+    after = {"seeds": 1, "command": command, "hardware": results["hardware"], "seconds": round(results["seconds"], 1)}
+    rows = []
     for name, speeds in results["rounds"].items():
         for metric, mean, ci95 in (
             ("iterations/s", results["implementations"][name], interval_of_median(speeds)),
             (f"loss after {COMPARED_AT}", results["loss_after_200"][name], None),
         ):
-            number = {"method": name, "metric": metric, "paper": None, "mean": mean, "ci95": ci95, "seeds": 1}
-            row = {"experiment": "bench-sinusoid", "setting": SETTING, **number, **origin}
-            kept.append(row | {"seconds": results["seconds"], "commit": commit()})
-    return kept
+            number = {"method": name, "metric": metric, "paper": None, "mean": mean, "ci95": ci95}
+            rows.append(before | number | after | {"commit": commit()})
+    told = ("iterations", "threads_of_pytorch", "warm_up_seconds", "left_out", "versions")
+    settings = {name: results[name] for name in told}
+    return {"settings": settings, "rows": rows, "curves": {"iterations/s by round": results["rounds"]}}
 
 
 def interval_of_median(values: Sequence[float]) -> float | None:
@@ -173,13 +177,25 @@ def _warmed_up(name: str, given: Problem, iterations: int, threads: int) -> Read
     return Ready(runner, state, batches, loss, time.perf_counter() - began)
 
 
-def _timed(one: Ready, iterations: int) -> tuple[Ready, float]:
+def _timed_in_turns(ready: dict[str, Ready], rounds: int, iterations: int, report) -> dict[str, list[float]]:
+    """Iterations per second of every round, by implementation."""
+    speeds: dict[str, list[float]] = {name: [] for name in ready}
+    states = {name: one.state for name, one in ready.items()}
+    for count in range(rounds):
+        for index, (name, one) in enumerate(ready.items()):
+            report(count * len(ready) + index, f"round {count + 1} of {rounds}: {name}")
+            states[name], speed = _timed(one, states[name], iterations)
+            speeds[name].append(speed)
+    return speeds
+
+
+def _timed(one: Ready, state: Any, iterations: int) -> tuple[Any, float]:
     """Iterations per second over at least a slice of time; training goes on from where it stood."""
-    state, done, began = one.state, 0, time.perf_counter()
+    done, began = 0, time.perf_counter()
     while (passed := time.perf_counter() - began) < SLICE or not done:
         state, _ = one.runner.train(state, one.batches)
         done += iterations
-    return one._replace(state=state), done / passed
+    return state, done / passed
 
 
 def _summary(ready, speeds, left_out, iterations, threads, seconds) -> dict[str, Any]:

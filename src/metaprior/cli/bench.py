@@ -56,7 +56,8 @@ busy machine look at the ratios, not at the speeds. PyTorch and its libraries co
 what is missing is named and left out.
 
 gem-bml+ has a point as prior and posterior and takes one step of MAML's kind on the support and one on the query; its
-default recipe also learns a width for every weight. Losses are those of unseen tasks after one step."""
+default recipe also learns a width for every weight. Of torch.func the meta-gradient is compiled and PyTorch's Adam follows,
+or the whole iteration is compiled, Adam written out. Losses are those of unseen tasks after one step."""
 
 
 @dataclass(frozen=True)
@@ -130,14 +131,14 @@ def sinusoid(argv: list[str]) -> int:
         console.note(f"{name} is left out: {reason}")
     if asked.out is not None:
         command = shlex.join(["metaprior", "bench", "sinusoid", *argv])
-        _write(asked.out, {"rows": benchmark.rows(found, command), "curves": {}, "settings": found})
+        _write(asked.out, benchmark.record(found, command))
     if asked.json:
         print(json.dumps(found))
     else:
         console.output().print(speed_table(found))
     disagreements = benchmark.disagreements(found["loss_after_200"])
     for sentence in disagreements:
-        console.note(f"these are not the same computation: {sentence}")
+        console.note(f"speeds say nothing: {sentence}")
     return 1 if disagreements else 0
 
 

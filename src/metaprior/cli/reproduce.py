@@ -135,7 +135,7 @@ def reproduce(study: Study, asked: Reproduce) -> None:
 
 def measure(study: Study, settings: Any, asked: Reproduce) -> Results:
     """The cells that are not kept from before; a run that is stopped says how to go on."""
-    from experiments.study import ROOT, run
+    from experiments.study import ROOT, forget, run
 
     keep = ROOT / ".cache" / "reproduce"
     if asked.fresh:
