@@ -172,6 +172,8 @@ def mean_and_ci(values: Any) -> tuple[float, float]:
     With one seed only the tasks speak; an array of one dimension is taken as repetitions of equal standing.
     """
     scores = np.asarray(values, float)
+    if not np.isfinite(scores).all():  # one task that ran away takes the mean with it
+        return float("nan"), float("nan")
     scores = scores[None] if scores.ndim == 1 else scores
     num_seeds, num_tasks = scores.shape
     over_tasks = 1.96 * scores.mean(axis=0).std(ddof=1) / num_tasks**0.5 if num_tasks > 1 else 0.0

@@ -4,20 +4,31 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from experiments import sinusoid_core, study
+from experiments import study
+from experiments.report import layout, markdown, section
 
 Load = Callable[[str], dict[str, Any]]  # name of a results file -> what it holds
+SHOWN = tuple(f"{word} after 10" for word in ("MSE", "NLL", "CRPS", "coverage near", "coverage far"))
 
 
-def core(load: Load) -> str:
-    """GEM-BML+ on both sinusoid settings."""
-    results = load("sinusoid-core")
-    return f"{sinusoid_core.table(results)}\n\n{provenance(results)}"
+def sinusoids(load: Load) -> str:
+    """Every method of Figure 2a at its best, on both settings."""
+    parts = []
+    for name, title in (("sinusoid-default", "default"), ("sinusoid-challenging", "challenging")):
+        rows = [row for row in load(name)["rows"] if row["setting"] == "best" and row["metric"] in SHOWN]
+        rows = [{**row, "setting": title} for row in rows]
+        parts += [*(markdown.table(each) for each in layout.tables(rows)), markdown.origin(section.origin(rows))]
+    return "\n\n".join(parts)
 
 
-# Name of a block of README.md -> what stands in it, made from as many results files as it needs. For rows of studies,
-# `experiments.report` has `layout.tables` and `markdown.table`, and `section.origin` and `markdown.origin` for where from.
-TABLES: Mapping[str, Callable[[Load], str]] = {"sinusoid-core": core}
+def speed(load: Load) -> str:
+    """Meta-iterations a second beside other libraries, as measured in one run."""
+    rows = load("bench-sinusoid")["rows"]
+    return "\n\n".join([*(markdown.table(each) for each in layout.tables(rows)), markdown.origin(section.origin(rows))])
+
+
+# Name of a block of README.md -> what stands in it, made from as many results files as it needs.
+TABLES: Mapping[str, Callable[[Load], str]] = {"sinusoids": sinusoids, "speed": speed}
 
 
 def filled(text: str, load: Load = study.load) -> str:
@@ -28,16 +39,6 @@ def filled(text: str, load: Load = study.load) -> str:
         if count != 1:
             raise ValueError(f"README.md needs exactly one block <!-- {name} --> … <!-- /{name} -->, found {count}")
     return text
-
-
-def provenance(results: dict[str, Any]) -> str:
-    """Command, seed, hardware and versions in one line."""
-    settings, versions = results["settings"], results["versions"]
-    return (
-        f"`{results['command']}` · seed {settings['seed']} · {settings['iterations']:,} iterations · "
-        f"{results['hardware']} · jax {versions['jax']} · "
-        f"training took {max(row['seconds'] for row in results['rows']):.0f} s at most"
-    )
 
 
 if __name__ == "__main__":

@@ -212,6 +212,21 @@ def test_mixture_draws_three_kinds_equally_often_within_bounds():
     assert is_uniform(np.hypot(a, b), 0.1, 5) and is_uniform(np.arctan2(b, a), 0, math.pi)
 
 
+@pytest.mark.parametrize(("name", "degree"), [("lines", 1), ("parabolas", 2)])
+def test_tasks_of_one_kind_are_of_that_kind(name, degree):
+    """Differences of order degree + 1 on a regular grid vanish, those of order degree do not."""
+    query = many(tasks.get(name, eval_queries=21).evaluation, 50).query
+    y = np.asarray(query.y)[..., 0]
+    np.testing.assert_allclose(np.diff(y, degree + 1, axis=1), 0.0, atol=1e-9)
+    assert (np.abs(np.diff(y, degree, axis=1)).max(axis=1) > 0).all()
+    assert np.abs(y).max() <= 5.0
+
+
+def test_unknown_kinds_are_refused():
+    with pytest.raises(ValueError, match="unknown kind of curve 'circles'"):
+        tasks.mixture(kinds=("circles",))
+
+
 def test_mixture_noise():
     quiet, noisy = (many(tasks.get("mixture", noise_std=std).sample, 500) for std in (0.0, 0.3))
     noise = (noisy.query.y - quiet.query.y).ravel()

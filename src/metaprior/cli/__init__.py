@@ -13,7 +13,7 @@ COMMANDS = {
     "evaluate": ("metaprior.cli.evaluate", "judge a learned prior on unseen tasks"),
     "adapt": ("metaprior.cli.adapt", "adapt a learned prior to the points of a CSV file and predict"),
     "methods": ("metaprior.cli.methods", "list the methods and what each is made of"),
-    "bench": ("metaprior.cli.bench", "measure: the memory of a meta-step"),
+    "bench": ("metaprior.cli.bench", "measure: memory of a meta-step, speed beside other libraries"),
     "reproduce": ("metaprior.cli.reproduce", "run experiments: results as JSON, table and figure"),
     "report": ("metaprior.cli.report", "rebuild the pages of results from the results files"),
     "demo": ("metaprior.cli.demo", "train, evaluate and draw, all in one, in about a minute"),

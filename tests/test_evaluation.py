@@ -1,0 +1,65 @@
+"""Evaluation at chosen numbers of steps is evaluation at all of them, looked at where asked."""
+
+import jax
+import numpy as np
+import pytest
+
+from metaprior.evaluation import TEST_SEED, VALIDATION_SEED, calibrate_steps, evaluate, scores
+from metaprior.predict import Calibration
+from metaprior.settings import Settings, assemble
+from metaprior.training import initial_state
+
+
+@pytest.fixture(scope="module")
+def start():
+    setup = assemble(Settings(method="gem-bml+", hidden=(6,), iterations=1))
+    return setup, initial_state(setup)
+
+
+def test_chosen_steps_are_those_of_all_steps(start):
+    setup, state = start
+    everything = calibrate_steps(setup, state, steps=3, num_tasks=4)
+    chosen = calibrate_steps(setup, state, at=(1, 3), num_tasks=4)
+    for a, b in zip(everything, chosen, strict=True):
+        np.testing.assert_allclose(np.asarray(a)[[1, 3]], b, rtol=1e-6, atol=1e-8)
+    whole = scores(setup, state, everything, at=(0, 1, 2, 3), num_tasks=5)
+    some = scores(setup, state, Calibration(*(leaf[np.array([1, 3])] for leaf in everything)), at=(1, 3), num_tasks=5)
+    for a, b in zip(whole, some, strict=True):
+        np.testing.assert_allclose(a[:, [1, 3]], b, rtol=1e-8, atol=1e-10)
+
+
+def test_tasks_depend_on_the_seed_alone(start):
+    """The first tasks are the same however many are asked for, so methods and runs pair up."""
+    setup, state = start
+    calibration = calibrate_steps(setup, state, at=(1,), num_tasks=3)
+    few, many = (scores(setup, state, calibration, at=(1,), num_tasks=n) for n in (3, 7))
+    np.testing.assert_allclose(few.mse, many.mse[:3], rtol=1e-9)
+    other = scores(setup, state, calibration, at=(1,), num_tasks=3, seed=TEST_SEED + 1)
+    assert (np.abs(np.asarray(other.mse - few.mse)) > 1e-6).all()
+    assert TEST_SEED != VALIDATION_SEED
+
+
+def test_averages_are_those_of_the_single_tasks(start):
+    setup, state = start
+    calibration = calibrate_steps(setup, state, steps=1, num_tasks=3)
+    single = scores(setup, state, calibration, at=(0, 1), num_tasks=6)
+    summary = evaluate(setup, state, calibration, steps=1, num_tasks=6)
+    np.testing.assert_allclose(summary["nll"], single.nll.mean(axis=0), rtol=1e-9)
+    np.testing.assert_allclose(summary["mse_ci95"], 1.96 * single.mse.std(axis=0) / 6**0.5, rtol=1e-9)
+    near = single.coverage90_near.sum(axis=0) / single.share_near.sum(axis=0)
+    np.testing.assert_allclose(summary["coverage90_near"], near, rtol=1e-9)
+    assert summary["steps"] == [0, 1]
+
+
+@pytest.mark.parametrize("at", [(), (2, 1), (1, 1), (-1, 2)])
+def test_steps_must_rise(start, at):
+    setup, state = start
+    with pytest.raises(ValueError, match="must rise from zero or more"):
+        calibrate_steps(setup, state, at=at, num_tasks=2)
+
+
+def test_a_calibration_of_too_few_steps_is_refused(start):
+    setup, state = start
+    short = Calibration(*(jax.numpy.zeros(2) for _ in Calibration._fields))
+    with pytest.raises(ValueError, match="calibrated for 1 steps, asked for 4"):
+        scores(setup, state, short, at=(0, 2, 4), num_tasks=2)
