@@ -67,7 +67,7 @@ class Settings:
 
 
 SMOKE = Settings(
-    seeds=(0,), shots=30, batch_size=5, steps=6, few=2, costed=("gem-bml+", "maml"), whole=(), counts=(10, 100), repeats=0,
+    seeds=(0,), shots=30, batch_size=5, steps=6, few=2, costed=("gem-bml+",), whole=("maml",), counts=(10, 100), repeats=0,
     trained=("reptile",), arms=(LONG,), iterations=((5, 10),), rates=(0.01,), meta_rates=(4e-3,), validation=3, test_tasks=4,
     baseline=False,
 )  # fmt: skip
@@ -242,15 +242,21 @@ def errors(setup: Setup, state: State, settings: Settings, num_tasks: int, seed:
 
 
 def _scored(settings: Settings, name: str, arm: str, found, tried, more: dict[str, Any]) -> study.Results:
-    at, setting, rows, found = steps_at(settings), _words(settings, arm), [], np.asarray(found, float)
+    """Plain gradient descent may diverge on a task: such tasks are counted, and left out of means."""
+    at, setting, found = steps_at(settings), _words(settings, arm), np.asarray(found, float)
+    diverged = ~np.isfinite(found).all(axis=2)  # [seeds, tasks]
+    kept, rows = found[:, ~diverged.any(axis=0)], []
     for step in (step for step in (0, settings.few, 50, settings.steps) if step in at):
-        mean, ci95 = study.mean_and_ci(found[..., at.index(step)])
+        mean, ci95 = study.mean_and_ci(kept[..., at.index(step)])
         rows.append(study.row(setting=setting, method=name, metric=f"MSE after {step}", mean=mean, ci95=ci95))
-    for word in ("iterations", "seconds"):
-        rows.append(study.row(setting=setting, method=name, metric=f"{word} of training", mean=more[word]))
-    task_mse = np.round(found[..., -1], 5)
-    curve = {"steps": at, "mse": np.round(found.mean(axis=1), 5), "task_mse": task_mse, "tried": tried, **more}
-    return {"rows": rows, "curves": {f"train/{name}/{arm}": curve}}
+    counted = {"iterations of training": more["iterations"], "seconds of training": more["seconds"]}
+    counted |= {"adaptations that diverged": diverged.sum()} if diverged.any() else {}
+    rows += [study.row(setting=setting, method=name, metric=word, mean=value) for word, value in counted.items()]
+    curve = {"steps": at, "mse": np.round(kept.mean(axis=1), 5), "task_mse": np.round(found[..., -1], 5)}
+    return {
+        "rows": rows,
+        "curves": {f"train/{name}/{arm}": curve | {"diverged": diverged.sum(), "tried": tried} | more},
+    }
 
 
 STUDY = study.Study(

@@ -90,7 +90,10 @@ def _draw_errors(axes, results) -> None:
         top = max(top, 3 * float(np.nanmedian(values[:, 0])) if arm == LONG else 0.0)
     axes.set_xlim(left=0)
     axes.set_ylim(top=top or None)  # a prior need not predict well before any step: that must not flatten the rest
-    handles = [Line2D([], [], color=GREY, linestyle=LINES[arm], label=_words(results, arm)) for arm in _arms(results)]
+    handles = [
+        Line2D([], [], color=GREY, linestyle=LINES[arm], label=_words(results, arm))
+        for arm in results["settings"]["arms"]
+    ]
     axes.legend(handles=handles, loc="lower left", frameon=False)
 
 
@@ -111,10 +114,6 @@ def _draw_ends(axes, results) -> None:
 def _curves(results, start: str):
     """(rest of the name, curve) of those that begin so."""
     return [(name.removeprefix(start), curve) for name, curve in results["curves"].items() if name.startswith(start)]
-
-
-def _arms(results) -> list[str]:
-    return [arm for arm in LINES if arm in results["settings"]["arms"]]
 
 
 def _words(results, arm: str) -> str:
@@ -147,12 +146,9 @@ def _headline(results) -> str:
         verdicts = {name: _verdict(results, name, arm) for name in results["settings"]["trained"]}
         if any(verdicts.values()):
             better = [name for name, verdict in verdicts.items() if verdict == "pays"]
-            pays.append(f"{words}, for {_all_or_none(better, list(verdicts))}")
+            whom = "no method" if not better else "all methods" if better == list(verdicts) else ", ".join(better)
+            pays.append(f"{words}, for {whom}")
     return "\n".join(said + ([f"Training with as many steps as at test pays {'; '.join(pays)}"] if pays else []))
-
-
-def _all_or_none(chosen: list[str], among: list[str]) -> str:
-    return "no method" if not chosen else "all methods" if chosen == among else ", ".join(chosen)
 
 
 def remarks(results: study.Results) -> list[str]:
@@ -222,7 +218,8 @@ def _ratios(results, method: str, arm: str) -> list[tuple[float, float, float]]:
     pair = [results["curves"].get(f"train/{method}/{name}") for name in (LONG, arm)]
     if None in pair:
         return []
-    mine, theirs = (np.maximum(np.asarray(curve["task_mse"], float), 1e-5) for curve in pair)
+    both = np.stack([np.maximum(np.asarray(curve["task_mse"], float), 1e-5) for curve in pair])  # [arms, seeds, tasks]
+    mine, theirs = both[..., np.isfinite(both).all(axis=(0, 1))]
     of_means = np.log(mine.mean(axis=1, keepdims=True) / theirs.mean(axis=1, keepdims=True))
     found = [study.mean_and_ci(logs) for logs in (of_means, np.log(mine / theirs))]
     return [tuple(np.exp([mean, mean - ci95, mean + ci95]).tolist()) for mean, ci95 in found]
@@ -254,14 +251,19 @@ def _pays(results, method: str) -> str:
 
 def _spent(results, method: str, arm: str) -> str:
     curve = results["curves"][f"train/{method}/{arm}"]
-    mean = np.mean(np.asarray(curve["task_mse"], float))
-    return f"{mean:.2g} when {_words(results, arm)} ({curve['iterations']} meta-iterations, {curve['seconds']:.2g} s a seed)"
+    mean = np.mean(np.asarray(curve["mse"], float)[:, -1])
+    spent = f"{curve['iterations']} meta-iterations, {curve['seconds']:.2g} s a seed"
+    lost = (
+        f", {curve['diverged']} of {np.size(curve['task_mse'])} adaptations diverged and left out"
+        if curve["diverged"]
+        else ""
+    )
+    return f"{mean:.2g} when {_words(results, arm)} ({spent}{lost})"
 
 
 def _before(results) -> str:
     """Where the start predicts worse than weights that were never trained."""
-    rows = _by_name(results)
-    base = rows.get((UNTRAINED, "no training", "MSE after 0"))
+    base = _by_name(results).get((UNTRAINED, "no training", "MSE after 0"))
     if base is None:
         return ""
     worse = [
@@ -277,8 +279,8 @@ def _before(results) -> str:
 
 
 def _against_untrained(results) -> str:
-    rows, last = _by_name(results), results["settings"]["steps"]
-    row = rows.get((UNTRAINED, "no training", f"MSE after {last}"))
+    last = results["settings"]["steps"]
+    row = _by_name(results).get((UNTRAINED, "no training", f"MSE after {last}"))
     if row is None or row["mean"] is None:
         return ""
     return (

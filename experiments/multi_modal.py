@@ -59,7 +59,7 @@ def measure(settings: Settings, cell: study.Cell) -> study.Results:
                 rows.append(
                     study.row(setting=KINDS[kind], method=who, metric=f"{word}, {shots} points", mean=mean, ci95=ci95)
                 )
-            by_seed = np.round(found.mse[..., 0].mean(axis=1), 6)
+            by_seed = np.round(found.mse[..., 0].astype(float).mean(axis=1), 6)
             curves[f"{name}/{trained_on}/{kind}/{shots}"] = {"mse": by_seed, "finite": [bool(f) for f in finite]}
     return {"rows": rows, "curves": curves}
 

@@ -167,15 +167,18 @@ def rows(
 
 def curves(outcome: Outcome, *, at: Sequence[int] = AT, keep: int = 10) -> dict[str, Any]:
     """For figures: medians would hide failures, so means by step and seed; and the scores of single tasks at `keep` steps."""
-    by_seed = jax.tree.map(lambda leaf: np.round(leaf.mean(axis=1), 6), outcome.scores)
+    exact = jax.tree.map(
+        lambda leaf: leaf.astype(float), outcome.scores
+    )  # rounded single precision is long again in JSON
+    by_seed = jax.tree.map(lambda leaf: np.round(leaf.mean(axis=1), 6), exact)
     place = at.index(keep) if keep in at else len(at) - 1
-    single = lambda field: np.round(getattr(outcome.scores, field)[..., place].mean(axis=0), 4)
+    single = lambda field: np.round(getattr(exact, field)[..., place].mean(axis=0), 4)
     return {
         "steps": list(at),
         "mse": by_seed.mse,
         "nll": by_seed.nll,
         "crps": by_seed.crps,
-        "training_mse": np.round(outcome.training, 4),
+        "training_mse": np.round(outcome.training.astype(float), 4),
         "task_mse": single("mse"),
         "task_nll": single("nll"),
         "task_crps": single("crps"),

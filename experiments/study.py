@@ -240,8 +240,16 @@ def save(study: Study, results: Results, folder: Path = RESULTS) -> Path:
     """As `NAME.json`, wholly or not at all."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{study.name}.json"
-    write_atomically(path, (json.dumps(results, indent=1) + "\n").encode())
+    write_atomically(path, text(results).encode())
     return path
+
+
+def text(results: Results) -> str:
+    """JSON with a line for each row and each curve: short, and a change shows where it is."""
+    rows = ",\n".join(json.dumps(each) for each in results["rows"])
+    curves = ",\n".join(f"{json.dumps(name)}: {json.dumps(curve)}" for name, curve in results["curves"].items())
+    others = "".join(f"{json.dumps(k)}: {json.dumps(v)},\n" for k, v in results.items() if k not in ("rows", "curves"))
+    return f'{{\n{others}"rows": [\n{rows}\n],\n"curves": {{\n{curves}\n}}\n}}\n'
 
 
 def load(name: str, folder: Path = RESULTS) -> Results:

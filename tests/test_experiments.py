@@ -18,7 +18,7 @@ from metaprior.training import initial_state, require_stable
 @pytest.fixture
 def quick_compile():
     """Programs that run once: compiling them well would cost more than it brings."""
-    before = jax.config.jax_disable_most_optimizations
+    before = jax.config.read("jax_disable_most_optimizations")
     jax.config.update("jax_disable_most_optimizations", True)
     yield
     jax.config.update("jax_disable_most_optimizations", before)

@@ -196,9 +196,7 @@ def test_contrast_is_a_power_of_the_variance_from_weights(num_functions):
     powered = predictor.finish(parts, calibration()._replace(contrast=1.5)).std[0] ** 2 - NOISE**2
     np.testing.assert_allclose(powered, plain**1.5, rtol=1e-6)
     covariance = jnp.array([[[4.0, 1.0], [1.0, 0.25]]])
-    np.testing.assert_allclose(
-        predict._contrasted(covariance, 0.5), [[[2.0, 1.0], [1.0, 0.5]]], rtol=1e-9
-    )
+    np.testing.assert_allclose(predict._contrasted(covariance, 0.5), [[[2.0, 1.0], [1.0, 0.5]]], rtol=1e-9)
 
 
 def test_draws_share_the_levels_of_the_spread():

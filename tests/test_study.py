@@ -216,3 +216,16 @@ def test_every_study_keeps_the_contract(name):
         assert all(isinstance(word, str) and word for cell in cells for word in cell)
     smoke, full = (len(one.cells(one.scales[scale])) * len(one.scales[scale].seeds) for scale in ("smoke", "full"))
     assert smoke <= full
+
+
+def test_the_file_is_json_with_a_line_for_each_row():
+    results = {
+        "settings": {"scale": "smoke"},
+        "rows": [{"mean": 1.0}, {"mean": None}],
+        "curves": {"a/b": [1, 2]},
+        "more": "é",
+    }
+    written = study.text(results)
+    assert json.loads(written) == results
+    assert sum(line.startswith('{"mean"') for line in written.splitlines()) == 2
+    assert json.loads(study.text({"rows": [], "curves": {}})) == {"rows": [], "curves": {}}

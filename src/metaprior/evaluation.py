@@ -102,6 +102,7 @@ def scores(
         raise ValueError(
             f"calibrated for {calibration.log_noise.shape[0] - 1} steps, asked for {max(at)}: calibrate again"
         )
+    calibration = Calibration(*(jnp.broadcast_to(part, calibration.log_noise.shape) for part in calibration))
     predictor = setup.predictor
 
     def one_task(key):

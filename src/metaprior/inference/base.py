@@ -2,7 +2,7 @@
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Float, Int, PyTree
 
 from metaprior import trees
 from metaprior.types import Dist, Inference, Key, Likelihood, Prior, Source
@@ -52,8 +52,23 @@ def mini_batch(key: Key, source: Source, batch_size: int | None) -> Source:
     num_points = jax.tree.leaves(source)[0].shape[0] if batch_size is not None else 0
     if batch_size is None or batch_size >= num_points:
         return source
-    chosen = jax.random.choice(key, num_points, (batch_size,), replace=False)
+    chosen = distinct(key, num_points, batch_size)
     return jax.tree.map(lambda leaf: leaf[chosen], source)
+
+
+def distinct(key: Key, num_points: int, count: int) -> Int[Array, " count"]:
+    """`count` different numbers below `num_points`, every set of them as likely as any other (Floyd's algorithm).
+
+    A shuffle sorts all points at every step: a hundred times dearer for 20 of 1,000.
+    """
+    last = jnp.arange(num_points - count, num_points)
+    picks = jax.random.randint(key, (count,), 0, last + 1, last.dtype)
+
+    def one(index, chosen):
+        taken = (chosen == picks[index]).any()
+        return chosen.at[index].set(jnp.where(taken, last[index], picks[index]))
+
+    return jax.lax.fori_loop(0, count, one, jnp.full_like(last, -1))
 
 
 def require_batch_size(batch_size: int | None) -> None:
