@@ -24,6 +24,7 @@ from metaprior.meta import trainer
 from metaprior.training import initial_state
 
 TEST_STEPS = 10  # after which a setting is judged
+WORST = 3.0  # NLL beyond which the figure only counts: an untrained prior is at about two
 
 
 @dataclass(frozen=True)
@@ -154,16 +155,21 @@ def figure(results: study.Results) -> Figure:
                 for row in results["rows"]
                 if row["method"] == name and row["setting"].startswith(f"{task}:")
             ]
-            values = [value for value in mine if value is not None]
-            axes.plot(values, [place] * len(values), "o", color=figures.GREY, alpha=0.45, markersize=5)
-            if values:
-                axes.plot(min(values), place, "o", color=figures.ORANGE, markersize=8)
+            values = np.array([value for value in mine if value is not None])
+            inside = values[values <= WORST]
+            axes.plot(inside, [place] * len(inside), "o", color=figures.GREY, alpha=0.45, markersize=5)
+            if len(inside) < len(mine):  # beyond the panel, or not finite
+                axes.annotate(
+                    f"+ {len(mine) - len(inside)}", (1.01, place), xycoords=("axes fraction", "data"), va="center"
+                )
+            if len(values):
+                axes.plot(values.min(), place, "o", color=figures.ORANGE, markersize=8)
         axes.set_yticks(range(len(names)), names)
         axes.invert_yaxis()
         axes.set(title=task, xlabel=f"validation NLL after {TEST_STEPS} steps")
         axes.grid(axis="x", color="0.92")
         axes.spines[["top", "right"]].set_visible(False)
-    drawn.suptitle("Every setting tried, the best in orange")
+    drawn.suptitle(f"Every setting tried, the best in orange; + n: settings above {WORST:g} or not finite")
     return drawn
 
 
