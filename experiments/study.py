@@ -8,19 +8,17 @@ import importlib
 import json
 import multiprocessing
 import os
-import platform
-import subprocess
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict
-from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from metaprior.benchmarks.origin import commit, hardware
 from metaprior.checkpoints import write_atomically
 
 ROOT = Path(__file__).parents[1]
@@ -200,37 +198,6 @@ def plain(value: Any) -> Any:
     if isinstance(value, float | np.floating) or getattr(value, "ndim", None) == 0:
         return plain(value.item()) if not isinstance(value, float) else finite(value)
     return [plain(item) for item in value]
-
-
-# --- where ------------------------------------------------------------------------------------------------------------
-
-
-@cache
-def hardware() -> str:
-    """Processor, cores, and the accelerator if there is one."""
-    import jax
-
-    model = platform.processor() or platform.machine()
-    if Path("/proc/cpuinfo").exists():
-        names = [
-            line.split(":", 1)[1].strip()
-            for line in Path("/proc/cpuinfo").read_text().splitlines()
-            if "model name" in line
-        ]
-        model = names[0] if names else model
-    device = jax.devices()[0]
-    place = "" if device.platform == "cpu" else f"{device.device_kind}; host "
-    return f"{place}{model}, {os.cpu_count()} cores; jax {jax.__version__}"
-
-
-@cache
-def commit() -> str:
-    """The version of the code that measured, marked if files had changed since."""
-    try:
-        describe = ["git", "describe", "--always", "--dirty", "--exclude=*", "--abbrev=10"]
-        return subprocess.run(describe, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        return os.environ.get("METAPRIOR_COMMIT", "unknown")
 
 
 # --- files ------------------------------------------------------------------------------------------------------------
