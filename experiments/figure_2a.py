@@ -203,7 +203,10 @@ def _paired(results: study.Results, ours: str, rival: str, step: int) -> str:
     parts = []
     for field in ("nll", "crps"):
         mine, theirs = (np.asarray(curve[f"task_{field}"], float) for curve in pair)
-        mean, ci95 = study.mean_and_ci(mine - theirs)
+        mean, over_tasks = study.mean_and_ci(mine - theirs)
+        place = pair[0]["steps"].index(step)
+        mine, theirs = (np.asarray(curve[field], float)[:, place, None] for curve in pair)  # a number a seed
+        ci95 = float(np.hypot(over_tasks, study.mean_and_ci(mine - theirs)[1]))
         verdict = "better" if mean + ci95 < 0 else "worse" if mean - ci95 > 0 else "no clear difference"
         parts.append(f"{field.upper()} {mean:+.3f} ± {ci95:.3f} ({verdict})")
     return f"{ours} against {rival}, both at their best, task by task after {step} steps: {', '.join(parts)}."
