@@ -23,7 +23,13 @@ def test_chosen_steps_are_those_of_all_steps(start):
     for a, b in zip(everything, chosen, strict=True):
         np.testing.assert_allclose(np.asarray(a)[[1, 3]], b, rtol=1e-6, atol=1e-8)
     whole = scores(setup, state, everything, at=(0, 1, 2, 3), num_tasks=5)
-    some = scores(setup, state, Calibration(*(leaf[np.array([1, 3])] for leaf in everything)), at=(1, 3), num_tasks=5)
+    some = scores(
+        setup,
+        state,
+        Calibration(*(jax.numpy.asarray(leaf)[np.array([1, 3])] for leaf in everything)),
+        at=(1, 3),
+        num_tasks=5,
+    )
     for a, b in zip(whole, some, strict=True):
         np.testing.assert_allclose(a[:, [1, 3]], b, rtol=1e-8, atol=1e-10)
 

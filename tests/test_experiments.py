@@ -1,6 +1,7 @@
 """Every experiment runs at smoke scale, and what the studies of curves share does what it says."""
 
 import json
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -123,7 +124,7 @@ def test_rows_pool_coverage_over_points_and_not_over_tasks():
     from metaprior.evaluation import TaskScores
 
     near, inside_near, inside_far = np.array([0.25, 0.75]), np.array([0.0, 0.75]), np.array([0.75, 0.0])
-    other = {name: np.zeros((1, 2, 1)) for name in TaskScores._fields}
+    other: dict[str, Any] = {name: np.zeros((1, 2, 1)) for name in TaskScores._fields}
     given = {"share_near": near, "coverage90_near": inside_near, "coverage90_far": inside_far}
     filled = other | {name: value[None, :, None] for name, value in given.items()}
     found = regression.rows(TaskScores(**filled), setting="s", method="m", at=(0,), shown=(0,))

@@ -1,5 +1,7 @@
 """Adam on one vector is Adam; meta-optimisers treat the parts of a prior apart."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -39,8 +41,8 @@ def test_parts_of_a_prior_as_vectors_and_as_they_are(dist):
 
 def test_widths_move_at_their_own_rate():
     """Adam's first step has the length of its rate: widths take half of it."""
-    prior = Prior(MeanField(PARAMS, PARAMS))
+    prior: Any = Prior(MeanField(PARAMS, PARAMS))
     optimizer = meta_optimizer(0.02, warm_up=0)
-    updates, _ = optimizer.update(jax.tree.map(jnp.ones_like, prior), optimizer.init(prior), prior)
+    updates: Any = optimizer.update(jax.tree.map(jnp.ones_like, prior), optimizer.init(prior), prior)[0]
     np.testing.assert_allclose(updates.dist.mean["a"], -0.02, rtol=1e-6)
     np.testing.assert_allclose(updates.dist.log_std["a"], -0.01, rtol=1e-6)

@@ -262,7 +262,9 @@ def _unit_noise(key, num_functions, outputs):
     return jax.random.normal(key, (num_functions, *outputs.shape), outputs.dtype) if num_functions else None
 
 
-def _gaussian_predictive(outputs, covariance, noise_variance, noise, spread=0.0) -> Predictive:
+def _gaussian_predictive(
+    outputs, covariance, noise_variance, noise, spread: Float[Array, ""] | float = 0.0
+) -> Predictive:
     """From a covariance [O, N, N], or its diagonal [O, N] where no functions are to be drawn."""
     diagonal = covariance if covariance.ndim == 2 else jnp.diagonal(covariance, axis1=1, axis2=2)
     std = jnp.sqrt(jnp.maximum(diagonal.T, 0) + noise_variance)
