@@ -126,7 +126,7 @@ def test_rows_pool_coverage_over_points_and_not_over_tasks():
     near, inside_near, inside_far = np.array([0.25, 0.75]), np.array([0.0, 0.75]), np.array([0.75, 0.0])
     other: dict[str, Any] = {name: np.zeros((1, 2, 1)) for name in TaskScores._fields}
     given = {"share_near": near, "coverage90_near": inside_near, "coverage90_far": inside_far}
-    filled = other | {name: value[None, :, None] for name, value in given.items()}
+    filled: dict[str, Any] = other | {name: value[None, :, None] for name, value in given.items()}
     found = regression.rows(TaskScores(**filled), setting="s", method="m", at=(0,), shown=(0,))
     values = {row["metric"]: row["mean"] for row in found}
     assert values["coverage near after 0"] == pytest.approx(0.75 / 1.0)
