@@ -187,9 +187,8 @@ def _learned(values, setting: str, step: int) -> str:
         if kind == setting and metric == f"MSE after {step}":
             after, before = values[kind, method, metric], values[kind, method, "MSE after 0"]
             share[method] = float("nan") if None in (after, before) else after / before
-    share = {
-        name: ratio for name, ratio in share.items() if np.isfinite(ratio)
-    }  # those that ran away are named elsewhere
+    # Those that ran away are named elsewhere.
+    share = {name: ratio for name, ratio in share.items() if np.isfinite(ratio)}
     failed = sorted(name for name, ratio in share.items() if ratio > 0.8)
     words = ", ".join(f"{name} {ratio:.2g}" for name, ratio in sorted(share.items(), key=lambda item: item[1]))
     verdict = "all of these learn" if not failed else f"these stay above 0.8 and hardly learn: {', '.join(failed)}"

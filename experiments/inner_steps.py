@@ -99,9 +99,16 @@ def remarks(results: study.Results) -> list[str]:
     for setting, words in SETTINGS.items():
         parts = []
         for name in results["settings"]["methods"]:
-            means = [float(np.mean(results["curves"][f"{setting}/{name}/{k}"]["mse"])) for k in steps]
-            best = steps[int(np.nanargmin(means))]
-            parts.append(f"{name} {means[0]:.2g} with {steps[0]}, {min(means):.2g} with {best}")
+            means = {k: study.average(results["curves"][f"{setting}/{name}/{k}"]["mse"]) for k in steps}
+            lost = [str(k) for k, mean in means.items() if not np.isfinite(mean)]
+            kept = {k: mean for k, mean in means.items() if np.isfinite(mean)}
+            told = (
+                [f"{kept[k]:.2g} with {k}" for k in dict.fromkeys((min(kept), min(kept, key=lambda k: kept[k])))]
+                if kept
+                else []
+            )
+            told += [f"some task ran away with {' and '.join(lost)}"] if lost else []
+            parts.append(f"{name} {', '.join(told)}")
         sentences.append(f"With {words}, error after {max(results['settings']['at'])} test steps: {'; '.join(parts)}.")
     sentences.append(
         f"Rates of the second setting are those chosen on {CHOSEN_ON} with at most five steps; they were not searched again."

@@ -102,12 +102,14 @@ def figure(results: study.Results) -> Figure:
     for place, posterior in enumerate(posteriors):
         _draw_cells(drawn.add_subplot(grid[place, 0]), results, posterior)
     axes = drawn.add_subplot(grid[:, 1])
-    names = sorted(results["settings"]["methods"], key=lambda name: _error(results, ("row", name)), reverse=True)
-    values = [_error(results, ("row", name)) for name in names]
+    errors = {name: _error(results, ("row", name)) for name in results["settings"]["methods"]}
+    names = sorted(errors, key=lambda name: np.nan_to_num(errors[name], nan=np.inf), reverse=True)
+    values = [np.nan_to_num(errors[name]) for name in names]
     colors = [figures.BLUE if name.startswith("gem") else figures.GREY for name in names]
     axes.barh(names, values, color=colors)
     for name, value in zip(names, values, strict=True):
-        axes.annotate(f"{value:.2g}", (value, name), xytext=(3, 0), textcoords="offset points", va="center", fontsize=8)
+        words = f"{value:.2g}" if np.isfinite(errors[name]) else "some task ran away"
+        axes.annotate(words, (value, name), xytext=(3, 0), textcoords="offset points", va="center", fontsize=8)
     axes.set(title="rows of the table, as they are", xlabel=_label(results))
     axes.spines[["top", "right"]].set_visible(False)
     drawn.suptitle(f"The matrix on {results['settings']['tasks']}")
@@ -121,7 +123,8 @@ def _draw_cells(axes, results: study.Results, posterior: str) -> None:
     middle = np.nanmean(np.log(values))
     for (i, j), value in np.ndenumerate(values):
         dark = np.log(value) > middle + 0.2
-        axes.text(j, i, f"{value:.2g}", ha="center", va="center", color="white" if dark else "black")
+        words = f"{value:.2g}" if np.isfinite(value) else "ran away"
+        axes.text(j, i, words, ha="center", va="center", color="white" if dark else "black")
     axes.set_xticks(range(len(columns)), columns)
     axes.set_yticks(range(len(rows)), rows)
     axes.set_title(f"six cells, {posterior} posterior, all else equal:\n{_label(results)}", fontsize="medium")
@@ -132,8 +135,7 @@ def _label(results: study.Results) -> str:
 
 
 def _error(results: study.Results, cell: study.Cell) -> float:
-    values = np.asarray(results["curves"]["/".join(cell)]["mse"], float)[:, -1]
-    return float(np.nanmean(values)) if np.isfinite(values).any() else float("nan")
+    return study.average([by_step[-1] for by_step in results["curves"]["/".join(cell)]["mse"]])
 
 
 def remarks(results: study.Results) -> list[str]:
@@ -143,14 +145,14 @@ def remarks(results: study.Results) -> list[str]:
         errors = {
             (row, column): _error(results, ("cell", posterior, row, column)) for row, column in product(rows, columns)
         }
-        best = min(errors, key=lambda pair: errors[pair])
+        best = min(errors, key=lambda pair: np.nan_to_num(errors[pair], nan=np.inf))
         ratios = ", ".join(f"{column} {errors['gem', column] / errors['elbo', column]:.2f}" for column in columns)
         sentences.append(
             f"With a {posterior} posterior and all else equal the best cell is {best[0]} × {best[1]} ({errors[best]:.2g}); "
             f"error of gem as a share of elbo's: {ratios}."
         )
-    astray = [cell for cell, curve in results["curves"].items() if not all(curve["finite"])]
-    sentences.append(f"Trainings that left the finite numbers: {', '.join(astray) or 'none'}.")
+    astray = [cell for cell in results["curves"] if not np.isfinite(_error(results, tuple(cell.split("/"))))]
+    sentences.append(f"Where some test task ran away to infinity: {', '.join(astray) or 'nowhere'}.")
     sentences.append(
         "Rows of the table keep their own defaults, which were not searched to the same depth; see `search` for equal budgets."
     )

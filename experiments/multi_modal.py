@@ -91,7 +91,8 @@ def figure(results: study.Results) -> Figure:
         for name in settings["methods"]:
             for trained_on, line in ((kind, "-"), (MIXTURE, "--")):
                 values = [
-                    np.mean(results["curves"][f"{name}/{trained_on}/{kind}/{k}"]["mse"]) for k in settings["shots"]
+                    study.average(results["curves"][f"{name}/{trained_on}/{kind}/{k}"]["mse"])
+                    for k in settings["shots"]
                 ]
                 label = f"{name}, {'all kinds' if trained_on == MIXTURE else 'this kind'}"
                 axes.plot(settings["shots"], values, line, color=STYLES[name][0], marker="o", markersize=4, label=label)
@@ -113,11 +114,12 @@ def remarks(results: study.Results) -> list[str]:
         parts = []
         for kind, words in KINDS.items():
             ratio = [
-                float(np.mean(results["curves"][f"{name}/{MIXTURE}/{kind}/{k}"]["mse"]))
-                / max(float(np.mean(results["curves"][f"{name}/{kind}/{kind}/{k}"]["mse"])), 1e-12)
+                study.average(results["curves"][f"{name}/{MIXTURE}/{kind}/{k}"]["mse"])
+                / max(study.average(results["curves"][f"{name}/{kind}/{kind}/{k}"]["mse"]), 1e-12)
                 for k in settings["shots"]
             ]
-            parts.append(f"{words} {min(ratio):.2g} to {max(ratio):.2g}")
+            kept = [value for value in ratio if np.isfinite(value)]
+            parts.append(f"{words} {min(kept):.2g} to {max(kept):.2g}" if kept else f"{words} none, some task ran away")
         sentences.append(
             f"{name}: error of the common prior over that of the kind's own, by number of points: {', '.join(parts)}."
         )

@@ -73,8 +73,6 @@ class Outcome(NamedTuple):
     scores: TaskScores  # arrays [seeds, tasks, len(at)]
     training: Float[np.ndarray, "seeds points"]  # mean squared error on the query at the method's own training steps
     finite: list[bool]
-    setup: Setup
-    states: State
 
 
 def set_up(variant: Variant, *, tasks: str, iterations: int, **settings: Any) -> Setup:
@@ -139,7 +137,7 @@ def train_and_judge(
     points = min(CURVE_POINTS, iterations)
     errors = np.asarray(errors)[:, iterations % points :].reshape(len(seeds), points, -1).mean(axis=2)
     found = judge(setup, states, at=at, num_tasks=num_tasks, validation=validation)
-    return Outcome(found, errors, [bool(f) for f in finite], setup, states)
+    return Outcome(found, errors, [bool(f) for f in finite])
 
 
 METRICS = {"mse": "MSE", "nll": "NLL", "crps": "CRPS"}
@@ -156,9 +154,8 @@ def rows(
         for field, word in METRICS.items():
             mean, ci95 = study.mean_and_ci(getattr(outcome, field)[..., place])
             found.append(study.row(setting=setting, method=method, metric=f"{word} after {step}", mean=mean, ci95=ci95))
-        pooled = pool(
-            jax.tree.map(lambda leaf, place=place: leaf[..., place].mean(axis=1), outcome)
-        )  # one number a seed
+        by_seed = jax.tree.map(lambda leaf, place=place: leaf[..., place].mean(axis=1), outcome)
+        pooled = pool(by_seed)
         for field, word in COVERAGES.items():
             mean, ci95 = study.mean_and_ci(np.asarray(getattr(pooled, field))[:, None])
             found.append(study.row(setting=setting, method=method, metric=f"{word} after {step}", mean=mean, ci95=ci95))
@@ -167,9 +164,8 @@ def rows(
 
 def curves(outcome: Outcome, *, at: Sequence[int] = AT, keep: int = 10) -> dict[str, Any]:
     """For figures: medians would hide failures, so means by step and seed; and the scores of single tasks at `keep` steps."""
-    exact = jax.tree.map(
-        lambda leaf: leaf.astype(float), outcome.scores
-    )  # rounded single precision is long again in JSON
+    # In doubles: rounded single precision is long again in JSON.
+    exact = jax.tree.map(lambda leaf: leaf.astype(float), outcome.scores)
     by_seed = jax.tree.map(lambda leaf: np.round(leaf.mean(axis=1), 6), exact)
     place = at.index(keep) if keep in at else len(at) - 1
     single = lambda field: np.round(getattr(exact, field)[..., place].mean(axis=0), 4)

@@ -8,6 +8,7 @@ import importlib
 import json
 import multiprocessing
 import os
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -43,9 +44,8 @@ class Study(NamedTuple):
     measure: Callable[[Any, Cell], Results]  # -> {"rows": [row(...), ...], "curves": {name: anything for JSON}}
     figure: Callable[[Results], Any]  # results -> a Matplotlib figure
     remarks: Callable[[Results], list[str]]  # honest sentences; their numbers come from the results
-    shown: Callable[[Results], list[dict[str, Any]]] = lambda results: results[
-        "rows"
-    ]  # the rows of the table for people
+    # the rows of the table for people
+    shown: Callable[[Results], list[dict[str, Any]]] = lambda results: results["rows"]
 
 
 def row(
@@ -122,7 +122,8 @@ def _measured(study: Study, settings: Any, cells: Sequence[Cell], jobs: int) -> 
     # One thread each: the programs are small, and threads that wait for each other cost more than they bring.
     os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1")
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
-    with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(jobs, mp_context=spawn, initializer=_end_with, initargs=(os.getpid(),)) as pool:
         asked = {pool.submit(_measure_by_name, study.name, settings, cell): cell for cell in cells}
         try:
             for future in as_completed(asked):
@@ -131,6 +132,17 @@ def _measured(study: Study, settings: Any, cells: Sequence[Cell], jobs: int) -> 
             for process in multiprocessing.active_children():
                 process.terminate()
             raise
+
+
+def _end_with(parent: int) -> None:
+    """In another process: when the one that asked is killed, nobody waits for the answer any more."""
+
+    def watch():
+        while os.getppid() == parent:
+            time.sleep(1)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def _measure_by_name(name: str, settings: Any, cell: Cell) -> Results:
@@ -185,6 +197,11 @@ def mean_and_ci(values: Any) -> tuple[float, float]:
 def finite(value: Any) -> float | None:
     """JSON has no NaN: what is not finite is null."""
     return None if value is None or not np.isfinite(value) else float(value)
+
+
+def average(values: Any) -> float:
+    """The mean of numbers from a results file; not a number where one of them is null, so that no failure is averaged away."""
+    return float(np.mean(np.asarray(values, float)))
 
 
 def plain(value: Any) -> Any:

@@ -41,6 +41,36 @@ def test_smoke_scale_runs_from_cells_to_figure(name):
     assert shown and all(row in results["rows"] for row in shown)
 
 
+def _lost(name):
+    """Results of a study, made by hand: every mean of the first method is missing on one seed."""
+    if name == "inner-steps":
+        settings = {"seeds": [0, 1], "steps": [1, 5], "methods": ["bmaml", "maml"], "at": [0, 10]}
+        mse = {"bmaml": [0.3, None], "maml": [0.2, 0.4]}
+        cells = {f"{s}/{m}/{k}": {"mse": mse[m]} for s in figure_2a.SETTINGS for m in mse for k in (1, 5)}
+    elif name == "multi-modal":
+        settings = {"seeds": [0, 1], "methods": ["maml"], "shots": [3], "steps": 2}
+        cells = {
+            f"maml/{t}/{k}/3": {"mse": [0.3, None]} for k in ("sinusoid", "lines", "parabolas") for t in ("mixture", k)
+        }
+    else:
+        settings = {"tasks": "t", "posteriors": ["point"], "rows": ["elbo", "gem"], "columns": ["joint"], "at": [0, 10]}
+        settings |= {"methods": ["bmaml", "maml"]}
+        lost, kept = {"mse": [[4.0, 0.3], [4.0, None]]}, {"mse": [[4.0, 0.2], [4.0, 0.4]]}
+        cells = {"cell/point/elbo/joint": lost, "cell/point/gem/joint": kept, "row/bmaml": lost, "row/maml": kept}
+    return {"settings": settings, "rows": [], "curves": cells}
+
+
+@pytest.mark.parametrize("name", ["inner-steps", "multi-modal", "matrix"])
+def test_what_ran_away_is_said_and_not_averaged_over(name):
+    """A null of the JSON breaks neither figure nor remarks, and no mean over the other seeds stands in for it."""
+    one, results = experiments.get(name), json.loads(json.dumps(_lost(name)))
+    one.figure(results).canvas.draw()
+    words = " ".join(one.remarks(results))
+    assert "ran away" in words
+    assert "nan" not in words.replace("gem as a share of elbo's: joint nan", "")
+    assert np.isnan(study.average([0.3, None])) and study.average([0.2, 0.4]) == pytest.approx(0.3)
+
+
 @pytest.mark.parametrize("name", experiments.NAMES)
 def test_full_scale_is_what_was_promised(name):
     """Three seeds, and 40,000 iterations where methods are compared."""

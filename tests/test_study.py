@@ -4,6 +4,8 @@ import dataclasses
 import importlib.util
 import json
 import pickle
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -229,3 +231,15 @@ def test_the_file_is_json_with_a_line_for_each_row():
     assert json.loads(written) == results
     assert sum(line.startswith('{"mean"') for line in written.splitlines()) == 2
     assert json.loads(study.text({"rows": [], "curves": {}})) == {"rows": [], "curves": {}}
+
+
+def test_workers_end_when_the_process_that_asked_is_killed():
+    """A kill that nobody can catch: the worker holds the pipe, so its end is the end of the file."""
+    worker = (
+        "import os, time, experiments.study as s; s._end_with(os.getppid()); print('on', flush=True); time.sleep(60)"
+    )
+    asking = f"import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', {worker!r}]); time.sleep(60)"
+    with subprocess.Popen([sys.executable, "-c", asking], cwd=study.ROOT, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None and process.stdout.readline() == "on\n"
+        process.kill()
+        assert process.communicate(timeout=20)[0] == ""  # within 20 s of 60

@@ -21,7 +21,6 @@ from metaprior.families import Delta, Full, MeanField, as_mean_field, cholesky, 
 from metaprior.inference.base import mean_loss
 from metaprior.inference.curvature import ggn_dense, ggn_diagonal, output_hessian, output_jacobian
 from metaprior.inference.natural import diagonal_stability
-from metaprior.scalars import Scalar
 from metaprior.types import Batch, Dist, Family, Inference, Likelihood, Params
 
 
@@ -31,7 +30,7 @@ class LaplaceState(NamedTuple):
     mean: Params
 
 
-def laplace(likelihood: Likelihood, family: Family, *, rate: Scalar = 0.5) -> Inference:
+def laplace(likelihood: Likelihood, family: Family, *, rate: float = 0.5) -> Inference:
     """Damped Newton steps to the mode, then the curvature; dense for a `full` family, diagonal for `mean-field`."""
     if not 0 < rate < 2:
         raise ValueError(f"Newton steps contract only for a rate in (0, 2), got {rate}: use 0.5")
