@@ -15,6 +15,7 @@ from experiments.figure_2a import SETTINGS, STYLES
 from metaprior import methods
 
 TASKS = "sinusoid-easier"
+ERRORS = (0.1, 0.2, 0.5, 1, 2, 5)  # marked on the axis
 CHOSEN_ON = "sinusoid-challenging"  # whose search the rates are taken from
 
 
@@ -83,12 +84,14 @@ def figure(results: study.Results) -> Figure:
         axes.set(title=words, xlabel="inner steps in meta-training", xscale="log", yscale="log")
         axes.set_xticks(steps, [str(k) for k in steps])
         axes.minorticks_off()
+        axes.set_yticks(ERRORS, [f"{error:g}" for error in ERRORS])
         axes.grid(color="0.92")
         axes.spines[["top", "right"]].set_visible(False)
     grid[0].set_ylabel(f"mean squared error after {last} test steps")
     drawn.legend(*grid[0].get_legend_handles_labels(), loc="outside lower center", ncols=6, frameon=False)
     drawn.suptitle(
-        f"Inner steps in training pay ({TASKS}; mean and range over {len(results['settings']['seeds'])} seeds)"
+        f"Error by inner steps in training ({TASKS}; mean and range over {len(results['settings']['seeds'])} seeds; "
+        "no dot where some task ran away)"
     )
     return drawn
 

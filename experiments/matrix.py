@@ -120,9 +120,8 @@ def _draw_cells(axes, results: study.Results, posterior: str) -> None:
     rows, columns = results["settings"]["rows"], results["settings"]["columns"]
     values = np.array([[_error(results, ("cell", posterior, row, column)) for column in columns] for row in rows])
     axes.imshow(np.log(values), cmap="Blues", aspect="auto")
-    middle = np.nanmean(np.log(values))
     for (i, j), value in np.ndenumerate(values):
-        dark = np.log(value) > middle + 0.2
+        dark = value > np.sqrt(np.nanmin(values) * np.nanmax(values))  # the upper half of the colours
         words = f"{value:.2g}" if np.isfinite(value) else "ran away"
         axes.text(j, i, words, ha="center", va="center", color="white" if dark else "black")
     axes.set_xticks(range(len(columns)), columns)
@@ -138,6 +137,10 @@ def _error(results: study.Results, cell: study.Cell) -> float:
     return study.average([by_step[-1] for by_step in results["curves"]["/".join(cell)]["mse"]])
 
 
+def _share(part: float, whole: float) -> str:
+    return f"{part / whole:.2f}" if np.isfinite(part / whole) else "unknown, for one ran away"
+
+
 def remarks(results: study.Results) -> list[str]:
     """Best cells, and the price of not going through inference."""
     sentences, rows, columns = [], results["settings"]["rows"], results["settings"]["columns"]
@@ -146,7 +149,7 @@ def remarks(results: study.Results) -> list[str]:
             (row, column): _error(results, ("cell", posterior, row, column)) for row, column in product(rows, columns)
         }
         best = min(errors, key=lambda pair: np.nan_to_num(errors[pair], nan=np.inf))
-        ratios = ", ".join(f"{column} {errors['gem', column] / errors['elbo', column]:.2f}" for column in columns)
+        ratios = ", ".join(f"{column} {_share(errors['gem', column], errors['elbo', column])}" for column in columns)
         sentences.append(
             f"With a {posterior} posterior and all else equal the best cell is {best[0]} × {best[1]} ({errors[best]:.2g}); "
             f"error of gem as a share of elbo's: {ratios}."

@@ -18,6 +18,7 @@ from metaprior.tasks import get as get_tasks
 
 MIXTURE = "mixture"
 KINDS = {"sinusoid": "sinusoids", "lines": "lines", "parabolas": "parabolas"}
+HIGHEST = 30.0  # error that is shown: what ran away must not flatten the rest
 CHOSEN_ON = "sinusoid"  # whose search the rates are taken from
 
 
@@ -97,13 +98,17 @@ def figure(results: study.Results) -> Figure:
                 label = f"{name}, {'all kinds' if trained_on == MIXTURE else 'this kind'}"
                 axes.plot(settings["shots"], values, line, color=STYLES[name][0], marker="o", markersize=4, label=label)
         axes.set(title=words, xlabel="points of the new task", xscale="log", yscale="log")
+        axes.set_ylim(top=min(HIGHEST, axes.get_ylim()[1]))
         axes.set_xticks(settings["shots"], [str(k) for k in settings["shots"]])
         axes.minorticks_off()
         axes.grid(color="0.92")
         axes.spines[["top", "right"]].set_visible(False)
     grid[0].set_ylabel(f"mean squared error after {settings['steps']} steps")
     drawn.legend(*grid[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False)
-    drawn.suptitle("One prior for three kinds of curves (dashed) against a prior for each kind (solid)")
+    drawn.suptitle(
+        "One prior for three kinds of curves (dashed) against a prior for each kind (solid)\n"
+        "curves that leave at the top, or have no dot: some task ran away"
+    )
     return drawn
 
 
