@@ -15,6 +15,8 @@ NAMES = (
     "a-star",
     "many-steps",
     "search",
+    "omniglot",
+    "miniimagenet",
 )
 
 

@@ -69,6 +69,7 @@ def run(
     scale: str = "full",
     jobs: int = 1,
     keep: Path | None = None,
+    only: Callable[[Cell], bool] = lambda cell: True,
     report: Callable[[int, int, str], None] = lambda done, total, name: None,
 ) -> Results:
     """Measure every cell of a study.
@@ -79,6 +80,7 @@ def run(
         scale: what the command is called with, for the record.
         jobs: processes; one measures here.
         keep: folder in which finished cells are kept, so that a run that is cut off goes on; None keeps nothing.
+        only: which cells to measure; the results also hold those that are kept.
         report: called as cells end with how many are done, how many there are, and the name of the last.
     """
     cells = list(study.cells(settings))
@@ -87,6 +89,7 @@ def run(
     for cell in cells:
         if (kept := _kept(study, settings, cell, keep)) is not None:
             measured[cell] = kept
+    cells = [cell for cell in cells if cell in measured or only(cell)]
     report(len(measured), len(cells), "")
     for cell, piece in _measured(study, settings, [cell for cell in cells if cell not in measured], jobs):
         measured[cell] = piece

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from scipy.stats import truncnorm
 
-from metaprior.models import BatchNorm, Conv, Dense, conv4, foreign, mlp
-from metaprior.models.conv import max_pool
+from metaprior.models import BatchNorm, Conv, Dense, conv4, foreign, mlp, resnet12
+from metaprior.models.layers import max_pool
 
 OMNIGLOT = conv4()
 MINI_IMAGENET = conv4((84, 84, 3), filters=32, stride=1)
@@ -18,6 +18,7 @@ SMALL = {
     "mlp": (mlp((3, 8, 2)), (3,)),
     "strided": (conv4((9, 9, 2), 3, filters=2), (9, 9, 2)),
     "pooled": (conv4((17, 16, 2), 3, filters=2, stride=1), (17, 16, 2)),
+    "resnet": (resnet12((16, 17, 2), 3, widths=(2, 3, 2, 2)), (16, 17, 2)),
 }
 small = pytest.mark.parametrize(("model", "shape"), SMALL.values(), ids=SMALL.keys())
 
@@ -65,7 +66,7 @@ def slow_pool(x):
 
 
 def slow_conv4(params, x, *, pooled):
-    for layer, norm in zip(params.convs, params.norms, strict=True):
+    for layer, norm in zip(params.features.convs, params.features.norms, strict=True):
         x = np.maximum(slow_norm(norm, slow_conv(layer, x)), 0)
         x = slow_pool(x) if pooled else x
     features = x.reshape(len(x), -1) if pooled else x.mean((1, 2))
@@ -79,8 +80,8 @@ def test_mlp_of_the_paper_has_1761_weights():
 @pytest.mark.parametrize(("model", "linear", "norms"), [(OMNIGLOT, 111_749, 512), (MINI_IMAGENET, 32_645, 256)])
 def test_conv4_has_the_known_parameter_counts(model, linear, norms):
     params = jax.eval_shape(model.init, jax.random.key(0))
-    assert count((params.convs, params.head)) == linear
-    assert count(params.norms) == norms == 4 * 2 * params.convs[0].bias.size
+    assert count((params.features.convs, params.head)) == linear
+    assert count(params.features.norms) == norms == 4 * 2 * params.features.convs[0].bias.size
 
 
 def test_mlp_equals_products_and_activations_written_out():
@@ -139,8 +140,8 @@ def test_initial_weights_have_the_stated_spread(shape, fan_in, fan_out):
 
 def test_biases_and_offsets_start_at_zero_and_scales_at_one():
     params = jax.jit(SMALL["pooled"][0].init)(jax.random.key(0))
-    assert all((layer.bias == 0).all() for layer in (*params.convs, params.head))
-    assert all((norm.offset == 0).all() and (norm.scale == 1).all() for norm in params.norms)
+    assert all((layer.bias == 0).all() for layer in (*params.features.convs, params.head))
+    assert all((norm.offset == 0).all() and (norm.scale == 1).all() for norm in params.features.norms)
 
 
 @small

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from metaprior import metrics
+from metaprior.classes import ClassPredictive, ClassScores, calibration_error, class_scores
 from metaprior.meta import State, task_keys
 from metaprior.predict import Calibration, Predictor, calibrate
 from metaprior.settings import Setup
@@ -16,6 +17,7 @@ from metaprior.types import Data
 
 # Fixed and apart: training draws from the run's seed, validation and test from these. Widths and noise are chosen on the former.
 VALIDATION_SEED, TEST_SEED = 1_000_001, 5_000_011
+RARE = 100  # bins with fewer predictions do not count in the largest calibration error
 NEAR = 0.5  # inputs closer than this to a support point count as near
 
 
@@ -32,10 +34,10 @@ class TaskScores(NamedTuple):
     rank_correlation: Float[Array, "..."]
 
 
-def adapted_parts(setup: Setup, predictor: Predictor, state: State, key, at: Sequence[int]):
+def adapted_parts(setup: Setup, predictor: Predictor, state: State, key, at: Sequence[int], pool=()):
     """Adapt to one task and prepare its predictions: (parts before any step or None, later parts stacked, episode)."""
     key_task, key_adapt, key_predict = jax.random.split(key, 3)
-    episode = setup.tasks.evaluation(key_task)
+    episode = setup.tasks.evaluation(key_task, *pool)
     posteriors = setup.learner.adapt(key_adapt, state, episode.support, max(at))
     nothing = Data(episode.support.x[:0], episode.support.y[:0])
 
@@ -64,11 +66,11 @@ def calibrate_steps(
     at = _step_numbers(steps, at)
     predictor = setup.predictor
 
-    def run(state):
+    def run(state, pool):
         keys = task_keys(jax.random.key(VALIDATION_SEED), num_tasks)
 
         def one_task(key):  # the support stays behind: it may be empty, and empty arrays cannot be mapped in batches
-            first, rest, episode = adapted_parts(setup, predictor, state, key, at)
+            first, rest, episode = adapted_parts(setup, predictor, state, key, at, pool)
             return first, rest, episode.query.y
 
         first, rest, targets = jax.lax.map(one_task, keys, batch_size=min(num_tasks, 25))
@@ -76,7 +78,7 @@ def calibrate_steps(
         later = jax.lax.map(lambda parts: calibrate(predictor, parts, targets), by_step)
         return later if first is None else _joined(calibrate(predictor, first, targets), later)
 
-    return jax.jit(run)(state)
+    return jax.jit(run)(state, setup.tasks.pool("validation"))
 
 
 def evaluate(
@@ -95,9 +97,19 @@ def evaluate(
 
 
 def scores(
-    setup: Setup, state: State, calibration: Calibration, *, at: Sequence[int], num_tasks: int, seed: int = TEST_SEED
-) -> TaskScores:
-    """Task by task and step by step, arrays [num_tasks, len(at)]: the tasks depend on the seed alone, so methods pair up."""
+    setup: Setup,
+    state: State,
+    calibration: Calibration,
+    *,
+    at: Sequence[int],
+    num_tasks: int,
+    seed: int = TEST_SEED,
+    split: str = "test",
+) -> Any:
+    """Task by task and step by step, arrays [num_tasks, len(at)]: the tasks depend on the seed alone, so methods pair up.
+
+    `split` names the classes that tasks of given data are made of. Curves have `TaskScores`, classes have `ClassScores`.
+    """
     if calibration.log_noise.shape[0] < len(at):
         raise ValueError(
             f"calibrated for {calibration.log_noise.shape[0] - 1} steps, asked for {max(at)}: calibrate again"
@@ -105,18 +117,18 @@ def scores(
     calibration = Calibration(*(jnp.broadcast_to(part, calibration.log_noise.shape) for part in calibration))
     predictor = setup.predictor
 
-    def one_task(key):
-        first, rest, episode = adapted_parts(setup, predictor, state, key, at)
+    def one_task(key, pool):
+        first, rest, episode = adapted_parts(setup, predictor, state, key, at, pool)
         score = lambda parts, c: task_scores(predictor, parts, c, episode)
         begin = int(first is not None)
         later = jax.vmap(score)(rest, jax.tree.map(lambda leaf: leaf[begin : len(at)], calibration))
         return later if first is None else _joined(score(first, jax.tree.map(lambda leaf: leaf[0], calibration)), later)
 
     @jax.jit
-    def run(keys):
-        return jax.lax.map(one_task, keys, batch_size=min(num_tasks, 25))
+    def run(keys, pool):
+        return jax.lax.map(lambda key: one_task(key, pool), keys, batch_size=min(num_tasks, 25))
 
-    return run(task_keys(jax.random.key(seed), num_tasks))
+    return run(task_keys(jax.random.key(seed), num_tasks), setup.tasks.pool(split))
 
 
 def _step_numbers(steps: int, at: Sequence[int] | None) -> tuple[int, ...]:
@@ -130,9 +142,11 @@ def _joined(first, later):
     return jax.tree.map(lambda a, b: jnp.concatenate([a[None], b]), first, later)
 
 
-def task_scores(predictor: Predictor, parts, calibration: Calibration, episode) -> TaskScores:
+def task_scores(predictor: Predictor, parts, calibration: Calibration, episode) -> Any:
     """Of one task at one number of steps."""
     predictive, y = predictor.finish(parts, calibration), episode.query.y
+    if isinstance(predictive, ClassPredictive):
+        return class_scores(predictive, y)
     mean, std = predictive.moments()
     low, high = predictive.interval(0.9)
     inside = ((y >= low) & (y <= high)).astype(y.dtype)
@@ -150,13 +164,30 @@ def task_scores(predictor: Predictor, parts, calibration: Calibration, episode) 
     )
 
 
-def summary(scores: TaskScores, at: Sequence[int]) -> dict[str, Any]:
-    """Averages over tasks per step, with the half-width of the 95 % interval of the squared error, ready for JSON."""
-    num_tasks = scores.mse.shape[0]
-    pooled = pool(jax.tree.map(lambda leaf: leaf.mean(axis=0), scores))
-    values = pooled._asdict() | {"mse_ci95": 1.96 * scores.mse.std(axis=0) / num_tasks**0.5}
+def summary(scores: TaskScores | ClassScores, at: Sequence[int]) -> dict[str, Any]:
+    """Averages over tasks per step, with the half-width of the 95 % interval of error or accuracy, ready for JSON."""
+    values = _class_summary(scores) if isinstance(scores, ClassScores) else _curve_summary(scores)
     as_list = lambda array: [None if not jnp.isfinite(v) else float(v) for v in array]
-    return {"steps": list(at), "tasks": num_tasks, **{k: as_list(v) for k, v in values.items()}}
+    return {"steps": list(at), "tasks": len(scores.nll), **{k: as_list(v) for k, v in values.items()}}
+
+
+def _curve_summary(scores: TaskScores) -> dict[str, Any]:
+    pooled = pool(jax.tree.map(lambda leaf: leaf.mean(axis=0), scores))
+    return pooled._asdict() | {"mse_ci95": 1.96 * scores.mse.std(axis=0) / len(scores.mse) ** 0.5}
+
+
+def _class_summary(scores: ClassScores) -> dict[str, Any]:
+    by_step = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 1, 0), scores)
+    reliabilities = [
+        calibration_error(jax.tree.map(lambda leaf, i=i: leaf[i], by_step)) for i in range(len(by_step.nll))
+    ]
+    return {
+        "accuracy": scores.accuracy.mean(axis=0),
+        "accuracy_ci95": 1.96 * scores.accuracy.std(axis=0) / len(scores.accuracy) ** 0.5,
+        "nll": scores.nll.mean(axis=0),
+        "ece": [metrics.ece(table) for table in reliabilities],
+        "mce": [metrics.mce(table, min_count=RARE) for table in reliabilities],
+    }
 
 
 def pool(means: TaskScores) -> TaskScores:

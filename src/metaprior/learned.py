@@ -1,7 +1,8 @@
-"""A learned prior in the hand: load a run, adapt to a few points, predict with a band. Three lines."""
+"""A learned prior in the hand: load a run, adapt to a few points or pictures, predict. Three lines."""
 
+from collections.abc import Hashable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -9,6 +10,7 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import ArrayLike
 
+from metaprior import labelled
 from metaprior.predict import Calibration, Predictive, default_predictor, predict
 from metaprior.training import TEST_STEPS, Trained, open_trained
 from metaprior.types import Data, Dist
@@ -50,8 +52,24 @@ class Learned(NamedTuple):
         """Width and noise after each number of steps."""
         return self.trained.calibration
 
-    def adapt(self, x: ArrayLike, y: ArrayLike, *, steps: int = TEST_STEPS, seed: int = 0) -> Adapted:
-        """Adapt to support points; `x` and `y` are [N] or [N, …]. No points at all is legal: the prior predictive."""
+    def adapt(self, x: ArrayLike, y: ArrayLike | Sequence[Hashable], *, steps: int = TEST_STEPS, seed: int = 0) -> Any:
+        """Adapt to a support; what comes back has `predict`.
+
+        Points: `x` and `y` are [N] or [N, …], and an `Adapted` comes back. No points at all is legal: the prior predictive.
+        Images: `x` is uint8 [N, H, W, C], `y` the number or name of each image's class, any number of classes from two on,
+        and a `labelled.Labeller` comes back.
+        """
+        if self.trained.setup.tasks.shape is not None:
+            return labelled.adapt(self.trained, x, y, steps=steps, seed=seed)
+        return self._adapt_points(x, y, steps=steps, seed=seed)
+
+    def adapt_folder(
+        self, folder: str | Path, *, steps: int = TEST_STEPS, seed: int = 0, invert: bool = False
+    ) -> labelled.Labeller:
+        """Adapt to a folder of pictures with a sub-folder for each class; `invert` takes their negatives."""
+        return labelled.adapt_folder(self.trained, folder, steps=steps, seed=seed, invert=invert)
+
+    def _adapt_points(self, x: ArrayLike, y: Any, *, steps: int, seed: int) -> Adapted:
         if steps < 0:
             raise ValueError(f"adaptation needs zero steps or more, got {steps}")
         setup = self.trained.setup

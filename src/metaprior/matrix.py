@@ -88,8 +88,18 @@ def score(cell: Cell, key: Key, prior: Prior, episode: Episode, memory=()):
         return value, (posteriors, memory)
     posteriors, memory = two_posteriors(cell, key_infer, prior, episode, memory)
     posteriors = Posteriors(*(_on_features_of(prior.dist, q) for q in posteriors))
-    formula = FORMULAS["evidence" if cell.row == "evidence" else cell.column]
-    return formula(cell, key_score, prior, posteriors, episode), (posteriors, memory)
+    return _formula(cell)(cell, key_score, prior, posteriors, episode), (posteriors, memory)
+
+
+def value(cell: Cell, key: Key, prior: Prior, posteriors: Posteriors, episode: Episode) -> Float[Array, ""]:
+    """The formula at posteriors that are already there, under the key they were found with."""
+    if cell.inference.score is not None:
+        return cell.inference.score(jax.random.split(key)[1], prior, episode)[0]
+    return _formula(cell)(cell, jax.random.split(key)[1], prior, posteriors, episode)
+
+
+def _formula(cell: Cell):
+    return FORMULAS["evidence" if cell.row == "evidence" else cell.column]
 
 
 def two_posteriors(cell: Cell, key: Key, prior: Prior, episode: Episode, memory=()):

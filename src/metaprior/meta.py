@@ -67,6 +67,8 @@ def meta_learner(
     *,
     model: Model | None = None,
     optimizer: optax.GradientTransformation | None = None,
+    tie: Callable[[Prior], Prior] = lambda prior: prior,
+    watch_every: int = 1,
 ) -> MetaLearner:
     """Bind a row of the table to a likelihood.
 
@@ -75,6 +77,9 @@ def meta_learner(
         likelihood: with the temperature it is to have; see `likelihoods`.
         model: needed where the method samples by other estimators than plain weights.
         optimizer: the meta-optimiser; None takes `meta_optimizer(method.meta_rate)`.
+        tie: makes parts of the prior equal that are to stay equal, in the prior and in its gradient; see `heads`.
+        watch_every: iterations between reports of the query's NLL and of the formula, which cost forward passes of their own;
+            they are NaN in between.
     """
     validate(method)
     if likelihood.temperature != method.temperature:
@@ -92,29 +97,52 @@ def meta_learner(
             log_rate=jax.tree.map(jnp.zeros_like, params) if method.rates in ("debiased", "exact", "frozen") else None,
             extra=platipus_extra(params, method.std, method.rate) if method.inference == "platipus" else (),
         )
-        prior = jax.tree.map(lambda x: jnp.asarray(x, x.dtype), prior)  # strip weak types: they would trace again
+        prior = jax.tree.map(lambda x: jnp.asarray(x, x.dtype), tie(prior))  # strip weak types: they would trace again
         memory = cell.inference.memory(_start(cell, prior)) if cell.inference.score is None else ()
         return State(prior, optimizer.init(prior), memory, key_train, jnp.zeros((), jnp.int32))
 
-    def gradient(key, prior, memory, episode):
+    def learn(key, prior, memory, episode):
         score = lambda prior: matrix.score(cell, key, prior, episode, memory)
         (value, (posteriors, memory)), grads = jax.value_and_grad(score, has_aux=True)(prior)
         grads = apply_rules(method.widths, method.rates, cell.family, prior, posteriors, grads, method.rate)
+        return grads, memory, posteriors, value
+
+    def query_nll(posteriors, episode):
         num_query = max(likelihood.size(episode.query), 1)
         q1 = posteriors.q1  # PLATIPUS trains a Gaussian and infers particles
         point = q1.mean if isinstance(q1, MeanField) else cell.family.mean(q1)
-        return grads, memory, (-likelihood.log_prob(point, episode.query) / num_query, value / num_query)
+        return -likelihood.log_prob(point, episode.query) / num_query
 
-    def step(state, keys, episodes):
-        grads, memories, (query_nll, elbo) = jax.vmap(gradient, in_axes=(0, None, None, 0))(
+    def gradient(key, prior, memory, episode):
+        grads, memory, posteriors, value = learn(key, prior, memory, episode)
+        return grads, memory, (query_nll(posteriors, episode), value / max(likelihood.size(episode.query), 1))
+
+    def learn_and_watch(state, keys, episodes):
+        """The gradient of every task, and in some iterations what it is worth: what nobody asks for is not computed."""
+        if watch_every == 1:
+            return *jax.vmap(gradient, in_axes=(0, None, None, 0))(keys, state.prior, state.memory, episodes), True
+        grads, memories, posteriors, _ = jax.vmap(learn, in_axes=(0, None, None, 0))(
             keys, state.prior, state.memory, episodes
         )
+        watched = state.iteration % watch_every == 0
+
+        def worth():
+            values = jax.vmap(lambda key, q, episode: matrix.value(cell, key, state.prior, q, episode))
+            count = max(likelihood.size(jax.tree.map(lambda leaf: leaf[0], episodes.query)), 1)
+            return jax.vmap(query_nll)(posteriors, episodes), values(keys, posteriors, episodes) / count
+
+        unknown = jnp.full(keys.shape, jnp.nan)
+        return grads, memories, jax.lax.cond(watched, worth, lambda: (unknown, unknown)), watched
+
+    def step(state, keys, episodes):
+        grads, memories, (query_nll, elbo), watched = learn_and_watch(state, keys, episodes)
         if method.clip is not None:
             grads = jax.vmap(lambda g: clipped(g, method.clip))(grads)
         # One vector per task from here on: a network of many small arrays would cost more in calls than in arithmetic.
         vectors = jax.vmap(trees.vector)(grads)
-        kept = jnp.isfinite(jnp.einsum("tw,tw->t", vectors, vectors) + query_nll + elbo)
-        grads = trees.like(state.prior, _mean_of_kept(kept, vectors))
+        lengths = jnp.einsum("tw,tw->t", vectors, vectors)
+        kept = jnp.isfinite(lengths + jnp.where(watched, query_nll + elbo, 0.0))
+        grads = tie(trees.like(state.prior, _mean_of_kept(kept, vectors)))
         updates, opt_state = optimizer.update(jax.tree.map(jnp.negative, grads), state.opt_state, state.prior)
         prior = jax.tree.map(jnp.add, state.prior, updates)
         prior = bounded(method.widths, method.rates, prior, method.std)
@@ -177,18 +205,19 @@ def make_cell(method: Method, likelihood: Likelihood, model: Model | None = None
     )
 
 
-def trainer(learner: MetaLearner, draw: Callable[[Key], Episode], meta_batch: int):
-    """(state, num_iterations) -> (state, infos): iterations scanned in one compiled call, episodes drawn inside it.
+def trainer(learner: MetaLearner, draw: Callable[..., Episode], meta_batch: int):
+    """(state, num_iterations, *pool) -> (state, infos): iterations scanned in one compiled call, episodes drawn inside it.
 
     Everything random follows from the state's key and iteration number, so it does not matter how iterations are cut into chunks.
+    `draw` is called with a key and the pool of data that tasks pick from, where there is one.
     """
 
-    def iteration(state, _):
-        key_draw, key_infer = jax.random.split(jax.random.fold_in(state.key, state.iteration))
-        episodes = jax.vmap(draw)(task_keys(key_draw, meta_batch))
-        return learner.step(state, task_keys(key_infer, meta_batch), episodes)
+    def train(state, num_iterations, *pool):
+        def iteration(state, _):
+            key_draw, key_infer = jax.random.split(jax.random.fold_in(state.key, state.iteration))
+            episodes = jax.vmap(lambda key: draw(key, *pool))(task_keys(key_draw, meta_batch))
+            return learner.step(state, task_keys(key_infer, meta_batch), episodes)
 
-    def train(state, num_iterations):
         return jax.lax.scan(iteration, state, None, length=num_iterations)
 
     return train

@@ -189,15 +189,19 @@ def reliability(probabilities: Float[Array, "N C"], labels: Int[Array, " N"], *,
 
     Pool the predictions of all test tasks first: bins of single tasks are nearly empty.
     """
+    return reliability_of(probabilities.max(axis=1), _correct(probabilities, labels), num_bins=num_bins)
+
+
+def reliability_of(confidence: Float[Array, " N"], correct: Float[Array, " N"], *, num_bins: int = 15) -> Reliability:
+    """The same from confidences, and 1 where the prediction was right or 0 where it was not."""
     if num_bins < 1:
         raise ValueError(f"num_bins must be at least 1, got {num_bins}: 15 is usual")
-    confidence = probabilities.max(axis=1)
     edges = jnp.linspace(0.0, 1.0, num_bins + 1, dtype=confidence.dtype)
     # Found among the edges themselves: confidence · num_bins rounds some edges into the bin above.
     index = jnp.clip(jnp.searchsorted(edges[1:], confidence, side="left"), 0, num_bins - 1)
     count = jnp.bincount(index, length=num_bins)
     average = lambda values: jnp.bincount(index, values, length=num_bins) / jnp.maximum(count, 1)
-    return Reliability(edges, count, average(confidence), average(_correct(probabilities, labels)))
+    return Reliability(edges, count, average(confidence), average(correct))
 
 
 def ece(table: Reliability) -> Float[Array, ""]:

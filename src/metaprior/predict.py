@@ -84,7 +84,7 @@ class Predictor(NamedTuple):
 
     name: str
     prepare: Callable[..., Any]  # (key, prior, q, support, x) -> parts
-    finish: Callable[[Any, Calibration], Predictive]
+    finish: Callable[[Any, Calibration], Any]  # -> what has a `log_density`: a Predictive, or a ClassPredictive
 
 
 def sampled(apply: Apply, family: Family, *, num_samples: int = 30) -> Predictor:
@@ -178,10 +178,8 @@ def tangent_roots(apply: Apply, mean, dist: Dist, x) -> tuple[Float[Array, "N O"
     return apply(mean, x), jacobian
 
 
-def calibrate(
-    predictor: Predictor, parts: Any, targets: Float[Array, "T N O"], *, steps: int = 300, rate: float = 0.05
-) -> Calibration:
-    """The calibration of least NLL on validation tasks: `parts` of many tasks stacked, and their `targets`.
+def calibrate(predictor: Predictor, parts: Any, targets: Array, *, steps: int = 300, rate: float = 0.05) -> Calibration:
+    """The calibration of least NLL on validation tasks: `parts` of many tasks stacked, and their `targets` [T, N, …].
 
     A coarse grid of width and noise finds the basin, Adam the bottom: the surface has plateaus where either number alone
     explains everything.

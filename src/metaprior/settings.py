@@ -2,19 +2,27 @@
 
 import dataclasses
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from metaprior import methods
+from metaprior.classes import class_predictor
+from metaprior.heads import shared_columns
 from metaprior.last_layer import last_layer
-from metaprior.likelihoods import SQUARED_ERROR, gaussian
+from metaprior.likelihoods import SQUARED_ERROR, categorical, gaussian
 from metaprior.meta import MetaLearner, meta_learner
-from metaprior.models import Model, mlp
+from metaprior.models import Model, conv4, conv4_features, mlp, resnet12, resnet12_features
 from metaprior.models.head import with_head
+from metaprior.names import require_known
 from metaprior.optimizers import meta_optimizer
 from metaprior.predict import Predictor, default_predictor
-from metaprior.tasks import Tasks
+from metaprior.recipes import recipe
+from metaprior.tasks import IMAGE_SETS, TASKS, Tasks
 from metaprior.tasks import get as get_tasks
+from metaprior.tasks.images import with_targets
 from metaprior.types import Likelihood
+
+IMAGES_ONLY = ("ways", "data_dir", "network", "filters", "pooling", "precision", "head", "augmented")
 
 
 @dataclass(frozen=True)
@@ -29,12 +37,28 @@ class Settings:
     """Meta-iterations."""
     seed: int = 0
     """Of the first weights and of every draw."""
-    shots: int = 10
-    """Support points of a task."""
-    queries: int = 10
-    """Query points of a task."""
+    shots: int | None = None
+    """Support points of a task; of each class, where there are classes."""
+    queries: int | None = None
+    """Query points of a task in training; of each class, where there are classes."""
     hidden: tuple[int, ...] = (40, 40)
-    """Widths of the hidden layers."""
+    """Widths of the hidden layers, where inputs are numbers."""
+    ways: int | None = None
+    """Classes of a task, where there are classes."""
+    data_dir: Path | None = None
+    """Where the images are, if not where METAPRIOR_DATA says."""
+    network: str | None = None
+    """Of images: conv4 or resnet12."""
+    filters: int | None = None
+    """Channels of every block of conv4, or of the first of resnet12."""
+    pooling: str | None = None
+    """What conv4 does with positions before its head: mean or flatten."""
+    precision: str | None = None
+    """Of convolutions: float32, tf32 or bf16."""
+    head: str | None = None
+    """Of classes: shared (all classes have one prior, any number of them) or own (a prior for each class number)."""
+    augmented: bool = False
+    """Mirror and shift images in training."""
     steps: int | None = None
     """Inner steps on the support."""
     query_steps: int | None = None
@@ -76,6 +100,9 @@ class Settings:
             value = getattr(self, name)
             if value is not None and value < 0:
                 raise ValueError(f"{name.replace('_', ' ')} cannot be negative, got {value}")
+        given = [name for name in IMAGES_ONLY if getattr(self, name) is not None and getattr(self, name) is not False]
+        if given and self.tasks in TASKS and self.tasks not in IMAGE_SETS:
+            raise ValueError(f"{self.tasks} tasks have no classes or images: leave out --{given[0].replace('_', '-')}")
 
 
 class Setup(NamedTuple):
@@ -91,7 +118,7 @@ class Setup(NamedTuple):
 
 def method_of(settings: Settings) -> methods.Method:
     """The row, with what the settings change."""
-    row = methods.get(settings.method)
+    row = methods.get(settings.method, **recipe(settings.tasks, settings.method))
     names = (
         "rate",
         "std",
@@ -110,30 +137,85 @@ def method_of(settings: Settings) -> methods.Method:
     steps = tuple(
         row.steps[i] if given is None else given for i, given in enumerate((settings.steps, settings.query_steps))
     )
-    return methods.get(settings.method, steps=steps, **changes)
+    changed = row._replace(steps=steps, **changes)
+    methods.validate(changed)
+    return changed
 
 
-def assemble(settings: Settings, *, method: methods.Method | None = None) -> Setup:
+def assemble(
+    settings: Settings,
+    *,
+    method: methods.Method | None = None,
+    eval_queries: int | None = None,
+    inductive: bool = False,
+) -> Setup:
     """From settings to a learner that can be trained: the only place where the pieces meet.
 
-    A `method` of your own (`get_method("maml", clip=10.0)`) stands in for the row that the settings name.
+    Args:
+        settings: what is asked for.
+        method: one of your own, `get_method("maml", clip=10.0)`, in place of the row that the settings name.
+        eval_queries: query points of a task in evaluation (of each class, where there are classes); None: as many as usual.
+        inductive: whether images are classified one by one instead of together.
     """
     method = method_of(settings) if method is None else method
-    tasks = get_tasks(settings.tasks, shots=settings.shots, queries=settings.queries)
+    tasks = tasks_of(settings, eval_queries)
     exact_head = method.posterior == last_layer().name
-    if exact_head:
-        features = mlp((tasks.inputs, *settings.hidden), init="glorot")
-        model = with_head(features, settings.hidden[-1], tasks.outputs)
+    model = network(settings, tasks, exact_head=exact_head)
+    if tasks.shape is not None and exact_head:
+        tasks = with_targets(tasks)
+    if exact_head or tasks.shape is None:
+        noise_std = method.options["noise_std"] if exact_head else SQUARED_ERROR
+        likelihood = gaussian(model.apply, noise_std=noise_std, temperature=method.temperature)
     else:
-        model = mlp((tasks.inputs, *settings.hidden, tasks.outputs), init="glorot")
-    noise_std = method.options["noise_std"] if exact_head else SQUARED_ERROR
-    likelihood = gaussian(model.apply, noise_std=noise_std, temperature=method.temperature)
+        likelihood = categorical(model.apply, temperature=method.temperature)
     horizon = settings.iterations if settings.decay and settings.iterations else None
-    learner = meta_learner(
-        method, likelihood, model=model, optimizer=meta_optimizer(method.meta_rate, iterations=horizon)
-    )
-    predictor = default_predictor(model.apply, learner.cell.family, method.inference, num_functions=0)
+    optimizer = meta_optimizer(method.meta_rate, iterations=horizon)
+    options: dict[str, Any] = {} if tasks.shape is None else {"watch_every": WATCH_EVERY}
+    if tasks.shape is not None and settings.head != "own":
+        options["tie"] = shared_columns(model)
+    learner = meta_learner(method, likelihood, model=model, optimizer=optimizer, **options)
+    if tasks.shape is not None:
+        predictor = class_predictor(model, learner.cell.family, inductive=inductive)
+    else:
+        predictor = default_predictor(model.apply, learner.cell.family, method.inference, num_functions=0)
     return Setup(settings, tasks, model, likelihood, learner, predictor)
+
+
+def tasks_of(settings: Settings, eval_queries: int | None = None) -> Tasks:
+    """The task set, with the sizes that the settings give."""
+    names = ("shots", "queries", "ways", "data_dir", "augmented")
+    given: dict[str, Any] = {} if eval_queries is None else {"eval_queries": eval_queries}
+    given |= {name: value for name in names if (value := getattr(settings, name)) is not None and value is not False}
+    return get_tasks(settings.tasks, **given)
+
+
+NETWORKS = ("conv4", "resnet12")
+WATCH_EVERY = 10  # iterations on images between looks at the query: its forward passes are a good part of the work
+
+
+def network(settings: Settings, tasks: Tasks, *, exact_head: bool) -> Model:
+    """The network for such tasks; with its head kept apart where that is inferred exactly."""
+    if tasks.shape is None:
+        sizes = (tasks.inputs, *settings.hidden)
+        if exact_head:
+            return with_head(mlp(sizes, init="glorot"), sizes[-1], tasks.outputs)
+        return mlp((*sizes, tasks.outputs), init="glorot")
+    require_known("network", settings.network or NETWORKS[0], NETWORKS)
+    require_known("head", settings.head or "shared", ("shared", "own"))
+    small = tasks.shape[0] < 64  # characters: strides; photographs: pooling
+    options: dict[str, Any] = {} if settings.precision is None else {"precision": settings.precision}
+    if settings.network == "resnet12":
+        if settings.filters is not None:
+            options["widths"] = tuple(settings.filters * 2**i for i in range(4))
+        whole, features = resnet12, resnet12_features
+    else:
+        options |= {"filters": settings.filters or (64 if small else 32), "stride": 2 if small else 1}
+        options |= {} if settings.pooling is None else {"pool": settings.pooling}
+        whole, features = conv4, conv4_features
+    if exact_head:
+        body, width = features(tasks.shape, **options)
+        return with_head(body, width, tasks.outputs, activation=None, scale=True)
+    return whole(tasks.shape, tasks.outputs, **options)
 
 
 def as_dict(settings: Settings) -> dict[str, Any]:
@@ -147,4 +229,6 @@ def from_dict(values: dict[str, Any]) -> Settings:
     unknown = sorted(set(values) - known)
     if unknown:
         raise ValueError(f"settings hold names this version does not know: {', '.join(unknown)}")
-    return Settings(**{**values, "hidden": tuple(values.get("hidden", (40, 40)))})
+    folder = values.get("data_dir")
+    kept = {"hidden": tuple(values.get("hidden", (40, 40))), "data_dir": None if folder is None else Path(folder)}
+    return Settings(**{**values, **kept})

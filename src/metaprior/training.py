@@ -13,13 +13,16 @@ import numpy as np
 from jaxtyping import Array, Int
 
 from metaprior import checkpoints, runs
+from metaprior.classes import class_predictor
 from metaprior.evaluation import calibrate_steps
 from metaprior.meta import Info, State, trainer
 from metaprior.predict import Calibration
 from metaprior.settings import Setup, as_dict, assemble, from_dict
+from metaprior.types import Episode
 
 TEST_STEPS = 10
 CALIBRATION_FILE = "calibration.json"
+INDUCTIVE_FILE = "calibration-inductive.json"  # of images: for each answered by itself
 
 
 class Unstable(ValueError):
@@ -50,10 +53,15 @@ def initial_state(setup: Setup, seed: int | Int[Array, ""] | None = None) -> Sta
 
 def require_stable(setup: Setup, state: State) -> None:
     """Refuse settings whose inner steps would diverge, before any time is spent on them."""
-    episode = setup.tasks.sample(jax.random.key(setup.settings.seed))
+    episode = trial_episode(setup)
     for source in (episode.support, episode.query):
         if problem := setup.learner.check(state, source):
             raise Unstable(problem)
+
+
+def trial_episode(setup: Setup) -> Episode:
+    """A first task, to try settings on."""
+    return setup.tasks.sample(jax.random.key(setup.settings.seed), *setup.tasks.pool("train"))
 
 
 def train(
@@ -76,13 +84,13 @@ def train(
     state, notes = restored_state(setup, run)
     runs.rewind(run, int(state.iteration))
     compiled = jax.jit(trainer(setup.learner, setup.tasks.sample, setup.learner.method.meta_batch), static_argnums=1)
-    trial = setup.tasks.sample(jax.random.key(setup.settings.seed)).support
+    trial, pool = trial_episode(setup).support, jax.device_put(setup.tasks.pool("train"))
     last_saved, rows = int(state.iteration), []
     with _deferred_interrupt() as interrupted:
         while (done := int(state.iteration)) < setup.settings.iterations:
             # Chunks end on multiples of `chunk`, so that a resumed run repeats the very same calls.
             length = min(chunk - done % chunk, setup.settings.iterations - done)
-            next_state, infos = jax.block_until_ready(compiled(state, length))
+            next_state, infos = jax.block_until_ready(compiled(state, length, *pool))
             infos = jax.tree.map(np.asarray, infos)
             if not infos.finite.all():
                 _save(run, state, rows)
@@ -113,19 +121,19 @@ def restored_state(setup: Setup, run: runs.Run) -> tuple[State, list[str]]:
     return restored.tree, list(restored.notes)
 
 
-def save_calibration(run: runs.Run, calibration: Calibration, iteration: int) -> None:
+def save_calibration(run: runs.Run, calibration: Calibration, iteration: int, *, name: str = CALIBRATION_FILE) -> None:
     """Beside the checkpoints, in a file people can read."""
     values = {
         "iteration": iteration,
         **{name: value.tolist() for name, value in calibration._asdict().items()},
     }
-    checkpoints.write_atomically(Path(run.folder) / CALIBRATION_FILE, json.dumps(values, indent=2).encode())
+    checkpoints.write_atomically(Path(run.folder) / name, json.dumps(values, indent=2).encode())
 
 
-def load_calibration(run: runs.Run, iteration: int) -> Calibration | None:
+def load_calibration(run: runs.Run, iteration: int, *, name: str = CALIBRATION_FILE) -> Calibration | None:
     """The calibration of that iteration, if there is one; a damaged file counts as none, since it can be fitted again."""
     try:
-        values = json.loads((Path(run.folder) / CALIBRATION_FILE).read_bytes())
+        values = json.loads((Path(run.folder) / name).read_bytes())
         if values["iteration"] != iteration:
             return None
         return Calibration(*(jnp.asarray(values[name], float) for name in Calibration._fields))
@@ -140,6 +148,7 @@ class Trained(NamedTuple):
     state: State
     calibration: Calibration
     notes: list[str]
+    inductive: Calibration | None = None  # of images: for each answered by itself, if that was fitted
 
 
 def open_trained(folder: str | Path, *, steps: int = TEST_STEPS) -> Trained:
@@ -152,13 +161,18 @@ def open_trained(folder: str | Path, *, steps: int = TEST_STEPS) -> Trained:
     calibration = load_calibration(run, int(state.iteration))
     if calibration is None or calibration.log_noise.shape[0] <= steps:
         calibration = calibrate_steps(setup, state, steps=max(steps, TEST_STEPS))
-    return Trained(setup, state, calibration, notes)
+    inductive = load_calibration(run, int(state.iteration), name=INDUCTIVE_FILE)
+    return Trained(setup, state, calibration, notes, inductive)
 
 
 def finish(setup: Setup, run: runs.Run, state: State) -> Calibration:
-    """After training: calibrate and keep the result with the run."""
+    """After training: calibrate and keep the result with the run. Images are calibrated answered together, and one by one."""
+    iteration = int(state.iteration)
+    if setup.tasks.shape is not None:
+        one_by_one = setup._replace(predictor=class_predictor(setup.model, setup.learner.cell.family, inductive=True))
+        save_calibration(run, calibrate_steps(one_by_one, state, steps=TEST_STEPS), iteration, name=INDUCTIVE_FILE)
     calibration = calibrate_steps(setup, state, steps=TEST_STEPS)
-    save_calibration(run, calibration, int(state.iteration))
+    save_calibration(run, calibration, iteration)  # last: where it is found, all that is to be fitted has been
     return calibration
 
 
@@ -198,7 +212,13 @@ def _row(iteration: int, infos: Info) -> dict[str, Any]:
 
 def _chunk_mean(infos: Info) -> Info:
     averaged = jax.tree.map(lambda leaf: np.mean(leaf, axis=0), infos)
+    averaged = averaged._replace(**{name: _seen_mean(getattr(infos, name)) for name in ("query_nll", "elbo")})
     return averaged._replace(left_out=infos.left_out.sum(), log_std=infos.log_std[-1], log_rate=infos.log_rate[-1])
+
+
+def _seen_mean(values):
+    """The mean over the iterations that were watched."""
+    return np.mean(values, where=np.isfinite(values)) if np.isfinite(values).any() else np.nan
 
 
 def _raise_diverged(run, done: int, infos: Info) -> None:

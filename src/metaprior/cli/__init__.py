@@ -13,6 +13,7 @@ COMMANDS = {
     "evaluate": ("metaprior.cli.evaluate", "judge a learned prior on unseen tasks"),
     "adapt": ("metaprior.cli.adapt", "adapt a learned prior to the points of a CSV file and predict"),
     "methods": ("metaprior.cli.methods", "list the methods and what each is made of"),
+    "data": ("metaprior.cli.data", "look at a folder of images, or download Omniglot"),
     "bench": ("metaprior.cli.bench", "measure: memory of a meta-step, speed beside other libraries"),
     "reproduce": ("metaprior.cli.reproduce", "run experiments: results as JSON, table and figure"),
     "report": ("metaprior.cli.report", "rebuild the pages of results from the results files"),
@@ -63,11 +64,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def exit_code(error: Exception) -> int | None:
     """2 for what was asked wrongly, 1 for what went wrong on the way, None for what should not happen at all."""
-    if isinstance(error, ValueError):
-        return BAD_INPUT
+    if isinstance(error, ValueError | OSError):
+        return BAD_INPUT if isinstance(error, ValueError) else FAILED
     from metaprior.training import Diverged  # here, because it takes JAX with it
 
-    return FAILED if isinstance(error, OSError | Diverged) else None
+    return FAILED if isinstance(error, Diverged) else None
 
 
 def _dispatch(argv: list[str]) -> int:

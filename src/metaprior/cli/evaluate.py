@@ -14,6 +14,7 @@ from metaprior import evaluation, training
 from metaprior.checkpoints import write_atomically
 from metaprior.cli import console
 from metaprior.cli.arguments import parse
+from metaprior.settings import assemble
 from metaprior.training import Trained
 
 HELP = """Judge a learned prior on unseen tasks: adapt to each of them, predict, compare with the truth.
@@ -21,7 +22,8 @@ HELP = """Judge a learned prior on unseen tasks: adapt to each of them, predict,
 examples:
   metaprior evaluate runs/sine
   metaprior evaluate runs/sine --tasks-count 2000 --steps 20
-  metaprior evaluate runs/sine --json | jq .mse[-1]"""
+  metaprior evaluate runs/sine --json | jq .mse[-1]
+  metaprior evaluate runs/characters --queries 1 --inductive"""
 
 FILE = "evaluation.json"
 SHOWN = (0, 1, 2, 5, 10)
@@ -39,6 +41,10 @@ class Evaluate:
     """Unseen tasks to average over; always the first of one fixed series."""
     steps: int = training.TEST_STEPS
     """Adapt for 0 up to this many steps."""
+    queries: int | None = None
+    """Query points of a task; of each class, where there are classes."""
+    inductive: bool = False
+    """Classify images one by one: batch statistics come from the support alone."""
     out: Annotated[Path | None, tyro.conf.arg(help_behavior_hint=f"(default: RUN/{FILE})")] = None
     """File for the JSON."""
 
@@ -51,7 +57,7 @@ def run(argv: list[str]) -> int:
     if asked.tasks_count < 1:
         raise ValueError(f"--tasks-count must be at least 1, got {asked.tasks_count}")
     with console.waiting(f"evaluating on {asked.tasks_count} unseen tasks"):
-        trained = training.open_trained(asked.run, steps=asked.steps)
+        trained = opened(asked)
         result = scores(trained, steps=asked.steps, tasks_count=asked.tasks_count)
     for line in trained.notes:
         console.note(line)
@@ -63,11 +69,30 @@ def run(argv: list[str]) -> int:
     return 0
 
 
+def opened(asked: Evaluate) -> Trained:
+    """The run; another way to ask its tasks gets a calibration of its own."""
+    trained = training.open_trained(asked.run, steps=asked.steps)
+    if asked.queries is None and not asked.inductive:
+        return trained
+    setup = assemble(trained.setup.settings, eval_queries=asked.queries, inductive=asked.inductive)
+    if asked.inductive and setup.model.inductive is None:
+        raise ValueError("--inductive is for networks with batch statistics: this run has none, leave it out")
+    steps = max(asked.steps, training.TEST_STEPS)
+    return trained._replace(setup=setup, calibration=evaluation.calibrate_steps(setup, trained.state, steps=steps))
+
+
 def scores(trained: Trained, *, steps: int, tasks_count: int) -> dict[str, Any]:
     """What is printed and saved: the scores, and what was scored."""
     settings, calibration = trained.setup.settings, trained.calibration
     result = evaluation.evaluate(trained.setup, trained.state, calibration, steps=steps, num_tasks=tasks_count)
-    about = {"task_set": settings.tasks, "method": settings.method, "seed": settings.seed, "shots": settings.shots}
+    about = {
+        "task_set": settings.tasks,
+        "method": settings.method,
+        "seed": settings.seed,
+        "shots": trained.setup.tasks.shots,
+    }
+    tasks = trained.setup.tasks
+    about |= {} if tasks.shape is None else {"ways": tasks.outputs}
     return {**result, **about, "iteration": int(trained.state.iteration)}
 
 
@@ -86,20 +111,35 @@ def table(result: dict[str, Any], shown: Sequence[int]) -> Table:
     """Scores after the steps that are `shown`, and after the last one."""
     title = (
         f"{result['method']} on {result['task_set']}: {result['tasks']} unseen tasks, {result['shots']} support points"
+        + (f" of each of {result['ways']} classes" if "ways" in result else "")
     )
     grid = Table(box=box.SIMPLE_HEAD, title=title, title_style="bold", title_justify="left", caption_justify="left")
-    grid.caption = (
-        f"± is the 95 % interval of the mean; near and far: within {evaluation.NEAR:g} of a support point, or not"
-    )
-    for name in ("steps", "MSE", "NLL", "CRPS", "90 % coverage", "near", "far", "rank corr."):
+    classes = "accuracy" in result
+    grid.caption = CLASSES if classes else CURVES
+    for name in CLASS_COLUMNS if classes else CURVE_COLUMNS:
         grid.add_column(name, justify="right")
     for step in result["steps"]:
         if step in shown or step == result["steps"][-1]:
-            grid.add_row(*_row({name: values[step] for name, values in result.items() if isinstance(values, list)}))
+            values = {name: values[step] for name, values in result.items() if isinstance(values, list)}
+            grid.add_row(*(_class_row(values) if classes else _curve_row(values)))
     return grid
 
 
-def _row(at_step: dict[str, Any]) -> list[str]:
+CURVES = f"± is the 95 % interval of the mean; near and far: within {evaluation.NEAR:g} of a support point, or not"
+CURVE_COLUMNS = ("steps", "MSE", "NLL", "CRPS", "90 % coverage", "near", "far", "rank corr.")
+CLASSES = f"± is the 95 % interval of the mean; ECE and MCE in 15 bins, MCE over those of {evaluation.RARE} predictions or more"
+CLASS_COLUMNS = ("steps", "accuracy", "NLL", "ECE", "MCE")
+
+
+def _class_row(at_step: dict[str, Any]) -> list[str]:
+    return [
+        str(at_step["steps"]),
+        f"{_percent(at_step['accuracy'], 2)} ± {_percent(at_step['accuracy_ci95'], 2)}",
+        *(_number(at_step[name], 4) for name in ("nll", "ece", "mce")),
+    ]
+
+
+def _curve_row(at_step: dict[str, Any]) -> list[str]:
     return [
         str(at_step["steps"]),
         f"{_number(at_step['mse'], 4)} ± {_number(at_step['mse_ci95'], 4)}",
@@ -114,5 +154,5 @@ def _number(value: float | None, digits: int) -> str:
     return "–" if value is None else f"{value:.{digits}f}"
 
 
-def _percent(value: float | None) -> str:
-    return "–" if value is None else f"{100 * value:.1f} %"
+def _percent(value: float | None, digits: int = 1) -> str:
+    return "–" if value is None else f"{100 * value:.{digits}f} %"

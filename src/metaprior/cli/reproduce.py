@@ -1,5 +1,6 @@
 """`metaprior reproduce`: run experiments of the source, and go on where an earlier run was cut off."""
 
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -15,6 +16,7 @@ from rich.table import Table
 
 from metaprior.cli import checkout, console
 from metaprior.cli.arguments import parse
+from metaprior.data.sets import VARIABLE
 from metaprior.names import require_known
 
 if TYPE_CHECKING:  # at run time, `checkout.enter` has to find them first
@@ -29,6 +31,7 @@ examples:
   metaprior reproduce gradient-error
   metaprior reproduce all --scale smoke
   metaprior reproduce inner-steps --seeds 1 --jobs 2
+  metaprior reproduce omniglot --setting 5w1s --data-dir FOLDER
 
 The work is done in cells, and cells that are done are kept: a run that was cut off goes on with the same command.
 
@@ -51,6 +54,12 @@ class Reproduce:
     """Number of repetitions."""
     jobs: int = 1
     """Processes that measure cells side by side."""
+    setting: Annotated[
+        tuple[str, ...], tyro.conf.arg(metavar="NAME ...", help_behavior_hint="(default: all of them)")
+    ] = ()
+    """Only these settings of an experiment that has several, such as 5w1s."""
+    data_dir: Annotated[Path | None, tyro.conf.arg(help_behavior_hint="(default: where METAPRIOR_DATA says)")] = None
+    """Where the images are."""
     fresh: bool = False
     """Measure anew what is kept of an earlier run."""
     out: Annotated[
@@ -66,6 +75,8 @@ def run(argv: list[str]) -> int:
         if (value := getattr(asked, flag)) is not None and value < 1:
             raise ValueError(f"--{flag} must be at least 1, got {value}")
     checkout.enter()
+    if asked.data_dir is not None:
+        os.environ[VARIABLE] = str(asked.data_dir.resolve())  # for other processes, too
     if not asked.names:
         print(f"{listing()}\nto run one: metaprior reproduce NAME; to see in little time that it runs: --scale smoke")
         return 0
@@ -138,6 +149,7 @@ def measure(study: Study, settings: Any, asked: Reproduce) -> Results:
     from experiments.study import ROOT, forget, run
 
     keep = ROOT / ".cache" / "reproduce"
+    only = chosen(study, settings, asked.setting)
     if asked.fresh:
         forget(study, settings, keep)
     counted = (0, 0)
@@ -151,12 +163,20 @@ def measure(study: Study, settings: Any, asked: Reproduce) -> Results:
         # Only cells that are measured in this process can be named when they start.
         named = study._replace(measure=lambda settings, cell: (start(" ".join(cell)), study.measure(settings, cell))[1])
         try:
-            return run(named, settings, scale=asked.scale, jobs=asked.jobs, keep=keep, report=report)
+            return run(named, settings, scale=asked.scale, jobs=asked.jobs, keep=keep, only=only, report=report)
         except KeyboardInterrupt:
             how = "the same command goes on from there" + (", without --fresh" if asked.fresh else "")
             raise KeyboardInterrupt(
                 f"stopped; {counted[0]} of {counted[1]} cells of {study.name} are kept: {how}"
             ) from None
+
+
+def chosen(study: Study, settings: Any, names: Sequence[str]) -> Callable[[tuple[str, ...]], bool]:
+    """Whether a cell belongs to these settings, which are the first words of cells; no names choose all."""
+    known = list(dict.fromkeys(cell[0] for cell in study.cells(settings)))
+    for name in names:
+        require_known(f"setting of {study.name}", name, known)
+    return lambda cell: not names or cell[0] in names
 
 
 @contextmanager

@@ -4,7 +4,6 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PyTree
 
-from metaprior import trees
 from metaprior.types import Dist, Inference, Key, Likelihood, Prior, Source
 
 
@@ -21,7 +20,7 @@ def infer(
     def one(state, numbered):
         index, key = numbered
         moved = inference.step(key, state, prior, source)
-        return moved if active is None else trees.where(index < active, moved, state), None
+        return moved if active is None else _moved_where(index < active, moved, state), None
 
     # A task without data says nothing: its posterior is where it started, whatever the optimiser would do.
     if steps > 0 and not _empty(source):
@@ -87,6 +86,14 @@ def mean_loss(likelihood: Likelihood, params: PyTree, batch) -> Float[Array, ""]
 def kl_weight(likelihood: Likelihood, source: Source) -> float:
     """T/n: the weight of the KL beside the mean loss of n points."""
     return likelihood.temperature / max(likelihood.size(source), 1)
+
+
+def _moved_where(condition, moved: PyTree, state: PyTree) -> PyTree:
+    """`moved` where the condition holds, else `state`; what a step leaves alone stays shared by tasks that differ in the condition.
+
+    A choice between two equal arrays would give every task a copy of its own: of the rates of all weights, say.
+    """
+    return jax.tree.map(lambda new, old: old if new is old else jnp.where(condition, new, old), moved, state)
 
 
 def _empty(source) -> bool:

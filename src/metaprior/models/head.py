@@ -5,25 +5,38 @@ import jax.random as jr
 
 from metaprior.last_layer import HeadParams
 from metaprior.models.base import Model
+from metaprior.models.classifier import resize, shared
 
 
-def with_head(features: Model, width: int, outputs: int, *, activation=jnp.tanh) -> Model:
+def with_head(features: Model, width: int, outputs: int, *, activation=jnp.tanh, scale: bool = False) -> Model:
     """`features` (N inputs → width), an activation, a constant feature, and a linear head to `outputs`.
 
     Args:
         features: any model with `width` outputs.
         width: how many features it gives.
-        outputs: columns of the head.
-        activation: tanh by default: bounded features make a prior predictive of bounded width.
+        outputs: columns of the head; `shared` and `resize` take them for classes.
+        activation: tanh by default: bounded features make a prior predictive of bounded width. `None` leaves features as they
+            are, for networks that end in an activation of their own.
+        scale: divide features by √width, so that the answers of a head with weights of order one are of order one however
+            many features there are.
     """
 
     def init(key):
         key_features, key_head = jr.split(key)
-        head = jr.normal(key_head, (width + 1, outputs)) / jnp.sqrt(width + 1)
+        head = jr.normal(key_head, (width + 1, outputs)) / (1 if scale else jnp.sqrt(width + 1))
         return HeadParams(features.init(key_features), head)
 
-    def apply(params, x):
-        hidden = activation(features.apply(params.features, x))
+    def answer(params, hidden):
+        hidden = hidden if activation is None else activation(hidden)
+        hidden = hidden / width**0.5 if scale else hidden
         return jnp.concatenate([hidden, jnp.ones((hidden.shape[0], 1), hidden.dtype)], axis=1) @ params.head
 
-    return Model(init, apply, f"{features.name}-head", noisy=False)
+    def apply(params, x):
+        return answer(params, features.apply(params.features, x))
+
+    def inductive(params, support_x, x):
+        assert features.inductive is not None
+        return answer(params, features.inductive(params.features, support_x, x))
+
+    statistics = inductive if features.inductive is not None else None
+    return Model(init, apply, f"{features.name}-head", False, inductive=statistics, shared=shared, resize=resize)

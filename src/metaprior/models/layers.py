@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from jax.nn import initializers
 from jaxtyping import Array, Float
 
+from metaprior.models.convolution import convolve
 from metaprior.types import Key
 
 Product = Callable[[Array, Array], Array]  # (x, weight) -> pre-activations, linear in both
@@ -23,6 +24,7 @@ INITIALISERS = {
     "he": initializers.variance_scaling(2.0, "fan_in", "normal"),  # std √(2 / fan_in): keeps the scale of ReLU layers
     "glorot": initializers.glorot_uniform(),
     "truncated": initializers.truncated_normal(0.01),  # cut at two of them, as for MAML's sinusoids
+    "he-out": initializers.variance_scaling(2.0, "fan_out", "normal"),  # std √(2 / fan_out): as usual for residual nets
 }
 
 
@@ -45,13 +47,13 @@ def over_points(vector: Float[Array, " C"], like: Float[Array, "N ... C"]) -> Fl
     return jnp.expand_dims(vector, tuple(range(like.ndim - 1)))
 
 
-def affine(product: Product, weight: Weight, bias: Weight, x: Float[Array, "N ..."]) -> Float[Array, "N ..."]:
-    """⟨x, W⟩ + b, or one draw of it where W and b are distributions."""
+def affine(product: Product, weight: Weight, bias: Weight | None, x: Float[Array, "N ..."]) -> Float[Array, "N ..."]:
+    """⟨x, W⟩ + b, or one draw of it where W and b are distributions; b may be left out."""
     if isinstance(weight, NoisyWeight):
         return weight.estimator(product, weight, bias, x)
     assert not isinstance(bias, NoisyWeight)  # noise comes to both or to neither
     h = product(x, weight)
-    return h + over_points(bias, h)
+    return h if bias is None else h + over_points(bias, h)
 
 
 def dense(weight: Weight, bias: Weight, x: Float[Array, "N inputs"]) -> Float[Array, "N outputs"]:
@@ -59,15 +61,18 @@ def dense(weight: Weight, bias: Weight, x: Float[Array, "N inputs"]) -> Float[Ar
     return affine(jnp.matmul, weight, bias, x)
 
 
-def conv(
-    weight: Weight, bias: Weight, x: Float[Array, "N H W C"], *, stride: int = 1, padding: str = "SAME"
-) -> Float[Array, "N H2 W2 F"]:
-    """The convolution x * W + b over two spatial axes; weights are [height, width, channels, filters]."""
-    dimensions = ("NHWC", "HWIO", "NHWC")
-    product = partial(
-        jax.lax.conv_general_dilated, window_strides=(stride, stride), padding=padding, dimension_numbers=dimensions
-    )
-    return affine(product, weight, bias, x)
+def conv(weight: Weight, bias: Weight | None, x: Float[Array, "N H W C"], **options: Any) -> Float[Array, "N H2 W2 F"]:
+    """The convolution x * W + b over two spatial axes; weights and options as in `convolve`."""
+    return affine(partial(convolve, **options), weight, bias, x)
+
+
+def max_pool(x: Float[Array, "N H W C"]) -> Float[Array, "N H2 W2 C"]:
+    """The largest of each 2×2 window; an odd last row or column is left out.
+
+    Written as a reshape because its derivatives of every order are then those of `max`.
+    """
+    n, h, w, c = x.shape[0], x.shape[1] // 2, x.shape[2] // 2, x.shape[3]
+    return x[:, : 2 * h, : 2 * w].reshape(n, h, 2, w, 2, c).max((2, 4))
 
 
 class Dense(eqx.Module):
@@ -81,15 +86,18 @@ class Dense(eqx.Module):
 
 
 class Conv(eqx.Module):
-    """A two-dimensional convolution."""
+    """A two-dimensional convolution; the options are those of `convolve`. A normalisation after it makes `bias` idle."""
 
     weight: Float[Array, "h w channels filters"] | NoisyWeight
-    bias: Float[Array, " filters"] | NoisyWeight
+    bias: Float[Array, " filters"] | NoisyWeight | None
     stride: int = eqx.field(static=True, default=1)
     padding: str = eqx.field(static=True, default="SAME")
+    how: str | None = eqx.field(static=True, default=None)
+    precision: str | None = eqx.field(static=True, default=None)
 
     def __call__(self, x: Float[Array, "N H W C"]) -> Float[Array, "N H2 W2 F"]:
-        return conv(self.weight, self.bias, x, stride=self.stride, padding=self.padding)
+        options = {"stride": self.stride, "padding": self.padding, "how": self.how, "precision": self.precision}
+        return conv(self.weight, self.bias, x, **options)
 
 
 class BatchNorm(eqx.Module):
@@ -98,15 +106,37 @@ class BatchNorm(eqx.Module):
     $$\text{scale}\cdot\frac{x - \bar x}{\sqrt{\operatorname{var}(x) + \epsilon}} + \text{offset}$$
 
     per channel, over points and positions. The answer for one point so depends on the points it comes with: accuracies
-    obtained this way are transductive, as are those of the literature on few-shot images.
+    obtained this way are transductive, as are those of the literature on few-shot images. With `reference` the statistics
+    are those of the first so many points alone, and the answers for the others inductive.
     """
 
     offset: Float[Array, " C"]
     scale: Float[Array, " C"]
     epsilon: float = eqx.field(static=True, default=1e-3)
 
-    def __call__(self, x: Float[Array, "N ... C"]) -> Float[Array, "N ... C"]:
-        axes = tuple(range(x.ndim - 1))
-        mean, variance = x.mean(axes, keepdims=True), x.var(axes, keepdims=True)
-        standardised = (x - mean) * jax.lax.rsqrt(variance + self.epsilon)
-        return standardised * over_points(self.scale, x) + over_points(self.offset, x)
+    def __call__(self, x: Float[Array, "N ... C"], *, reference: int | None = None) -> Float[Array, "N ... C"]:
+        mean, variance = _statistics(x, reference)
+        slope = jax.lax.rsqrt(variance + self.epsilon) * over_points(self.scale, x)
+        return (x - mean) * slope + over_points(self.offset, x)
+
+
+def _statistics(x: Float[Array, "N ... C"], reference: int | None) -> tuple[Array, Array]:
+    """Mean and variance of each channel; where there is no point to refer to, each is its own reference."""
+    rows = x if reference is None else x[:reference]
+    rows, first = (rows, 0) if rows.shape[0] else (x, 1)
+    axes = tuple(range(first, x.ndim - 1))
+    return rows.mean(axes, keepdims=True), _variance(rows, axes)
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(1,))
+def _variance(x: Float[Array, "N ... C"], axes: tuple[int, ...]) -> Float[Array, "..."]:
+    """In two passes: the mean of squares minus the square of the mean cancels where a channel is nearly constant."""
+    return x.var(axes, keepdims=True)
+
+
+@_variance.defjvp
+def _(axes, primals, tangents):
+    # d var = 2 E[(x - mean) dx] is exact, the part through the mean being zero; to compute that zero would cost a pass.
+    (x,), (change,) = primals, tangents
+    centred = x - x.mean(axes, keepdims=True)
+    return jnp.square(centred).mean(axes, keepdims=True), 2 * (centred * change).mean(axes, keepdims=True)

@@ -27,15 +27,18 @@ from metaprior.models.layers import Conv, Dense, NoisyWeight, Product, over_poin
 from metaprior.types import Key, Params
 
 
-def local(product: Product, weight: NoisyWeight, bias: NoisyWeight, x: Float[Array, "N ..."]) -> Float[Array, "N ..."]:
+def local(
+    product: Product, weight: NoisyWeight, bias: NoisyWeight | None, x: Float[Array, "N ..."]
+) -> Float[Array, "N ..."]:
     """⟨x, m⟩ + b + √(⟨x², s²⟩ + s_b²) ε, with ε drawn per point, position and channel."""
     mean, variance = product(x, weight.mean), product(x**2, weight.std**2)
-    mean, variance = mean + over_points(bias.mean, mean), variance + over_points(bias.std**2, variance)
+    if bias is not None:
+        mean, variance = mean + over_points(bias.mean, mean), variance + over_points(bias.std**2, variance)
     return mean + _root(variance) * jax.random.normal(weight.key, mean.shape, mean.dtype)
 
 
 def flipout(
-    product: Product, weight: NoisyWeight, bias: NoisyWeight, x: Float[Array, "N ..."]
+    product: Product, weight: NoisyWeight, bias: NoisyWeight | None, x: Float[Array, "N ..."]
 ) -> Float[Array, "N ..."]:
     """⟨x, m⟩ + b + (⟨x ∘ r, ΔW⟩ + Δb) ∘ t, with signs r per point and input channel, t per point and output channel."""
     inputs, outputs = weight.mean.shape[-2:]
@@ -43,8 +46,10 @@ def flipout(
     shape = (x.shape[0], *(1,) * (x.ndim - 2), inputs + outputs)
     r, t = jnp.split(jax.random.rademacher(weight.key, shape, x.dtype), [inputs], axis=-1)
     mean, change = product(x, weight.mean), product(x * r, weight.std * weight.noise)
-    change = change + over_points(bias.std * bias.noise, change)
-    return mean + over_points(bias.mean, mean) + change * t
+    if bias is not None:
+        change = change + over_points(bias.std * bias.noise, change)
+        mean = mean + over_points(bias.mean, mean)
+    return mean + change * t
 
 
 ESTIMATORS = {"weights": None, "local": local, "flipout": flipout}

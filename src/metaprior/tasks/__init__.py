@@ -6,11 +6,12 @@ from typing import Any
 
 from metaprior.names import require_known
 from metaprior.tasks.base import Curve, Tasks, regression
+from metaprior.tasks.image_sets import IMAGE_SETS, image_set
 from metaprior.tasks.linear import linear
 from metaprior.tasks.mixture import mixture
 from metaprior.tasks.sinusoid import SETTINGS, sinusoid
 
-__all__ = ["TASKS", "Curve", "Tasks", "get", "linear", "mixture", "regression", "sinusoid"]
+__all__ = ["IMAGE_SETS", "TASKS", "Curve", "Tasks", "get", "image_set", "linear", "mixture", "regression", "sinusoid"]
 
 TASKS: dict[str, Callable[..., Tasks]] = {
     **{name: partial(sinusoid, name) for name in SETTINGS},
@@ -18,11 +19,12 @@ TASKS: dict[str, Callable[..., Tasks]] = {
     "lines": partial(mixture, "lines", kinds=("lines",)),
     "parabolas": partial(mixture, "parabolas", kinds=("parabolas",)),
     "linear": linear,
+    **{name: partial(image_set, name) for name in IMAGE_SETS},
 }
 
 
 def get(name: str, **options: Any) -> Tasks:
-    """The tasks called `name`; every family takes the options `shots`, `queries` and `eval_queries`.
+    """The tasks called `name`; every family takes the options `shots`, `queries` and `eval_queries`, images `ways` and more.
 
     >>> get("sinusoid", shots=5).describe
     'y = A sin(wx + b), A ~ U[0.1, 5], w = 1, b ~ U[0, 3.142], no noise'

@@ -1,4 +1,4 @@
-"""What a family of regression tasks is: a way to draw a random curve, and points on it, from a key."""
+"""What a family of tasks is: a way to draw a task from a key. Here, too: random curves, and points on them."""
 
 from collections.abc import Callable
 from numbers import Integral
@@ -15,16 +15,23 @@ class Tasks(NamedTuple):
     """A distribution over tasks, P(τ). `sample` draws ONE task; a meta-batch is `jax.vmap(tasks.sample)(keys)`.
 
     `sample` and `evaluation` are pure functions of the key. Under the same key they draw the same task and the same
-    support set; `evaluation` asks for the noise-free truth on a regular grid over the whole input range, ends included.
+    support set; `evaluation` of a random curve asks for the noise-free truth on a regular grid over the whole input range,
+    ends included. Tasks made of given data pick from a `pool`: `tasks.sample(key, *tasks.pool("train"))`.
     """
 
     name: str
-    sample: Callable[[Key], Episode]
-    evaluation: Callable[[Key], Episode]
+    sample: Callable[..., Episode]  # (key, *pool) -> a task to learn from
+    evaluation: Callable[..., Episode]  # (key, *pool) -> a task to be judged by
     describe: str
-    input_range: tuple[float, float]
+    input_range: tuple[float, float] = (0.0, 1.0)
     inputs: int = 1
-    outputs: int = 1
+    outputs: int = 1  # numbers per point, or classes
+    shots: int = 10  # support points, or support points of each class
+    queries: int = 10
+    shape: tuple[int, int, int] | None = None  # of one input, where inputs are images
+    # split ("train", "validation", "test") -> the arrays that draws pick from. They are arguments of compiled programs, never
+    # constants inside them, and read from disk when they are first asked for.
+    pool: Callable[[str], tuple] = lambda split: ()
 
 
 class Curve(NamedTuple):
@@ -73,7 +80,7 @@ def regression(
         x = jnp.linspace(low, high, eval_queries)[:, None]
         return Episode(_rows(points, slice(None, shots)), Data(x, curve.value(x)))
 
-    return Tasks(name, sample, evaluation, describe, (low, high))
+    return Tasks(name, sample, evaluation, describe, (low, high), shots=shots, queries=queries)
 
 
 def observe(key: Key, curve: Curve, x: Float[Array, "N 1"]) -> Float[Array, "N 1"]:

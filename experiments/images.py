@@ -1,0 +1,158 @@
+"""Training and judging a method on images, all seeds in one program: what the studies of few-shot classification share."""
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from experiments import study
+from metaprior import methods, metrics
+from metaprior.classes import ClassScores, calibration_error
+from metaprior.evaluation import TEST_SEED, VALIDATION_SEED, calibrate_steps, scores
+from metaprior.meta import State, trainer
+from metaprior.recipes import recipe
+from metaprior.settings import Settings, Setup, assemble
+from metaprior.training import initial_state
+
+TEST_STEPS = 10  # of the paper, on all sets of images
+
+
+class Setting(NamedTuple):
+    """N-way K-shot tasks."""
+
+    ways: int
+    shots: int
+
+
+def setting_of(name: str) -> Setting:
+    """What `5w1s` means.
+
+    >>> setting_of("20w5s")
+    Setting(ways=20, shots=5)
+    """
+    ways, _, shots = name.removesuffix("s").partition("w")
+    return Setting(int(ways), int(shots))
+
+
+class Variant(NamedTuple):
+    """A method as an experiment runs it: a row of the table, what is changed in it, and in the settings around it."""
+
+    method: str
+    changes: Mapping[str, Any] = {}
+    around: Mapping[str, Any] = {}  # fields of Settings: queries, head, pooling, decay, …
+
+
+class Protocol(NamedTuple):
+    """How test tasks are asked."""
+
+    words: str
+    queries: int  # of each class
+    inductive: bool
+    tasks: int
+
+
+PROTOCOLS = {
+    "paper": Protocol("the paper's protocol: one query a class, classified together", 1, False, 600),
+    "strict": Protocol("15 queries a class, classified together", 15, False, 1000),
+    "inductive": Protocol("15 queries a class, one by one", 15, True, 1000),
+}
+
+
+def set_up(variant: Variant, *, tasks: str, setting: str, iterations: int, protocol: Protocol | None = None) -> Setup:
+    """The pieces of a variant on N-way K-shot tasks of a set of images."""
+    ways, shots = setting_of(setting)
+    changed = {**recipe(tasks, variant.method), **variant.changes}
+    return assemble(
+        Settings(
+            tasks=tasks, method=variant.method, ways=ways, shots=shots, iterations=iterations, **dict(variant.around)
+        ),
+        method=methods.get(variant.method, **changed),
+        eval_queries=None if protocol is None else protocol.queries,
+        inductive=protocol is not None and protocol.inductive,
+    )
+
+
+class Trained(NamedTuple):
+    """States of all seeds, and what it took."""
+
+    states: State  # with a leading axis of seeds
+    query_nll: np.ndarray  # [seeds, points]: on the query in training, averaged over a hundredth of the iterations
+    finite: list[bool]
+    seconds: float  # of training alone, without compilation
+
+
+POINTS = 100
+
+
+def train(setup: Setup, seeds: Sequence[int], *, chunk: int = 1000) -> Trained:
+    """One training per seed, side by side."""
+    learn = trainer(setup.learner, setup.tasks.sample, setup.learner.method.meta_batch)
+    pool = jax.device_put(setup.tasks.pool("train"))
+    iterations = setup.settings.iterations
+    chunk = min(chunk, iterations)
+
+    def advance(states, *pool):
+        if len(seeds) == 1:  # an axis of one would cost more than it says
+            state, infos = learn(jax.tree.map(lambda leaf: leaf[0], states), chunk, *pool)
+            return jax.tree.map(lambda leaf: leaf[None], (state, infos.query_nll, infos.finite.all()))
+        state, infos = jax.vmap(lambda state: learn(state, chunk, *pool))(states)
+        return state, infos.query_nll, infos.finite.all(axis=1)
+
+    states = jax.jit(jax.vmap(lambda seed: initial_state(setup, seed)))(jnp.asarray(seeds))
+    compiled = jax.jit(advance).lower(states, *pool).compile()
+    seen, finite, began = [], np.ones(len(seeds), bool), time.perf_counter()
+    for _ in range(iterations // chunk):
+        states, query_nll, fine = jax.block_until_ready(compiled(states, *pool))
+        seen.append(np.asarray(query_nll))
+        finite &= np.asarray(fine)
+    seconds = time.perf_counter() - began
+    parts = np.array_split(np.concatenate(seen, axis=1), min(POINTS, iterations), axis=1)
+    averaged = np.stack([_watched_mean(part) for part in parts], axis=1)
+    return Trained(states, averaged, finite.tolist(), seconds)
+
+
+def _watched_mean(values: np.ndarray) -> np.ndarray:
+    """Over the iterations that were watched; NaN where none was."""
+    seen = np.isfinite(values)
+    return np.where(seen.any(axis=1), np.where(seen, values, 0).sum(axis=1) / np.maximum(seen.sum(axis=1), 1), np.nan)
+
+
+def judge(
+    setup: Setup, states: State, *, steps: int, num_tasks: int, validation: int, split: str = "test"
+) -> ClassScores:
+    """Fit the temperature of each seed's prior on validation classes and score it: arrays [seeds, tasks, …]."""
+    seed = TEST_SEED if split == "test" else VALIDATION_SEED
+
+    def one(state):
+        calibration = calibrate_steps(setup, state, at=(steps,), num_tasks=validation)
+        return scores(setup, state, calibration, at=(steps,), num_tasks=num_tasks, seed=seed, split=split)
+
+    count = jax.tree.leaves(states)[0].shape[0]
+    found = [one(jax.tree.map(lambda leaf, i=i: leaf[i], states)) for i in range(count)]
+    return jax.tree.map(lambda *leaves: np.stack([np.asarray(leaf)[:, 0] for leaf in leaves]), *found)
+
+
+MIN_COUNT = 2000  # predictions of a bin that counts in the largest calibration error
+
+
+def rows(
+    found: ClassScores, *, setting: str, method: str, protocol: str, paper: float | None = None
+) -> list[dict[str, Any]]:
+    """Accuracy in per cent with its interval over tasks and seeds, likelihood, and calibration of all predictions."""
+    accuracy, ci95 = study.mean_and_ci(100 * found.accuracy)
+    nll, nll_ci95 = study.mean_and_ci(found.nll)
+    table = calibration_error(found)
+    low = min(MIN_COUNT, found.correct.size // 20)
+    numbers = {
+        "accuracy": (accuracy, ci95, paper),
+        "NLL": (nll, nll_ci95, None),
+        "ECE": (float(metrics.ece(table)), None, None),
+        "MCE": (float(metrics.mce(table, min_count=max(low, 1))), None, None),
+    }
+    return [
+        study.row(setting=setting, method=method, metric=f"{word}, {protocol}", mean=mean, ci95=ci95, paper=paper)
+        for word, (mean, ci95, paper) in numbers.items()
+    ]

@@ -1,0 +1,103 @@
+r"""The product of a convolution, ⟨x, W⟩, computed in more than one way.
+
+Tasks with weights of their own turn one convolution into many: `vmap` over weights makes it a grouped convolution, which
+libraries do slowly, and second derivatives more slowly still. As patches times a matrix it stays a batch of products,
+
+$$h_{nij\cdot} = \mathrm{patch}_{nij}\,W, \qquad \mathrm{patch}_{nij} \in \mathbb R^{kkC},\quad W \in \mathbb R^{kkC \times F}$$
+
+at the price of patches that hold every input k·k times.
+"""
+
+import math
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float
+
+from metaprior.names import require_known
+
+
+def quickest() -> str:
+    """Which of `PRODUCTS` this backend does fastest when every task has weights of its own.
+
+    Patches on CPUs and GPUs, by measurement; elsewhere the backend's own convolution, for want of one.
+    """
+    return {"cpu": "patches", "gpu": "patches"}.get(jax.default_backend(), "direct")
+
+
+def convolve(
+    x: Float[Array, "N H W C"],
+    weight: Float[Array, "h w C F"],
+    *,
+    stride: int = 1,
+    padding: str = "SAME",
+    how: str | None = None,
+    precision: str | None = None,
+) -> Float[Array, "N H2 W2 F"]:
+    """The convolution of images with a kernel.
+
+    Args:
+        x: images, channels last.
+        weight: kernel, [height, width, channels, filters].
+        stride: step between windows, in both directions.
+        padding: "SAME" or "VALID".
+        how: one of `PRODUCTS`; `None`: the `quickest` here.
+        precision: "float32" rounds nothing; "tf32" lets a card round the factors of single-precision products to 10 bits;
+            "bf16" rounds factors and results to 7 bits and halves the memory of patches; `None`: as JAX is configured.
+    """
+    product = PRODUCTS[quickest() if how is None else how]
+    options = stride, padding, None if precision is None else PRECISIONS[precision]
+    if precision != "bf16":
+        return product(x, weight, *options)
+    # The result is rounded too: then the products of the backward pass have two short factors as well.
+    return product(x.astype(jnp.bfloat16), weight.astype(jnp.bfloat16), *options).astype(x.dtype)
+
+
+def patches(
+    x: Float[Array, "N H W C"], window: tuple[int, int], *, stride: int, padding: str
+) -> Float[Array, "N H2 W2 P"]:
+    """What each window sees: rows, columns and channels of the window in one axis, as in a reshaped kernel.
+
+    Written as slices, whose derivatives of every order are pads and slices again; a gather would have a scatter.
+    """
+    (n, *size, channels), step = x.shape, (stride, stride)
+    margins = lax.padtype_to_pads(size, window, step, padding)
+    x = lax.pad(x, jnp.zeros((), x.dtype), [(0, 0, 0), *((low, high, 0) for low, high in margins), (0, 0, 0)])
+    spans = [(x.shape[1 + axis] - window[axis]) // stride * stride + 1 for axis in (0, 1)]
+    seen = [
+        lax.slice(x, (0, i, j, 0), (n, i + spans[0], j + spans[1], channels), (1, *step, 1))
+        for i in range(window[0])
+        for j in range(window[1])
+    ]
+    return jnp.concatenate(seen, axis=-1)
+
+
+def _by_patches(x, weight, stride, padding, precision):
+    seen = patches(x, weight.shape[:2], stride=stride, padding=padding)
+    *leading, size = seen.shape
+    # Two axes each: with an axis of tasks in front this is a batched product without any transposition.
+    h = jnp.matmul(seen.reshape(math.prod(leading), size), weight.reshape(size, -1), precision=precision)
+    return h.reshape(*leading, weight.shape[-1])
+
+
+def _directly(x, weight, stride, padding, precision):
+    names = ("NHWC", "HWIO", "NHWC")
+    return lax.conv_general_dilated(x, weight, (stride, stride), padding, dimension_numbers=names, precision=precision)
+
+
+PRODUCTS = {
+    "patches": _by_patches,
+    # Patches are not kept for the backward pass but cut out again, for where memory is short; XLA for CPUs keeps them anyway.
+    "recomputed": jax.checkpoint(_by_patches, static_argnums=(2, 3, 4)),
+    "direct": _directly,
+}
+PRECISIONS = {"float32": lax.Precision.HIGHEST, "tf32": lax.Precision.HIGH, "bf16": lax.Precision.DEFAULT}
+
+
+def require_product(how: str | None, precision: str | None) -> None:
+    """Refuses what `convolve` does not know; better before a network is built than inside it."""
+    if how is not None:
+        require_known("how", how, PRODUCTS)
+    if precision is not None:
+        require_known("precision", precision, PRECISIONS)

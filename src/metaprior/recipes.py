@@ -1,0 +1,33 @@
+"""What the rows of the table change on a task set: the defaults that were chosen on its validation tasks.
+
+The table itself (`methods`) holds defaults for sinusoids. A recipe is a set of fields of a row; options given by hand go over it.
+"""
+
+from typing import Any
+
+# Inner rates are in units of the mean loss over a task's images; σ₀² = α as in the table, so that Gradient-EM's step is the sum
+# of the second stage's gradients.
+_OMNIGLOT: dict[str, dict[str, Any]] = {
+    "gem-bml+": {"rate": 1.0, "std": 1.0, "steps": (5, 5), "meta_rate": 1e-3, "meta_batch": 16},
+    "gem-bml": {"rate": 1.0, "std": 1.0, "steps": (5, 5), "meta_rate": 1e-3, "meta_batch": 16},
+    "gem-bml+last-layer": {"std": 1.0, "options": {"noise_std": 0.3}, "meta_rate": 2e-3, "meta_batch": 16},
+    "kl-chaser": {"rate": 0.4, "meta_rate": 1e-3, "meta_batch": 16},
+    "amortized-bml": {"rate": 0.4, "meta_rate": 1e-3, "meta_batch": 16},
+    "maml": {"rate": 1.0, "steps": (5, 0), "meta_rate": 1e-3, "meta_batch": 16, "clip": 10.0},
+    "fomaml": {"rate": 0.4, "steps": (5, 0), "meta_rate": 1e-3, "meta_batch": 16, "clip": 10.0},
+    "imaml": {"rate": 0.1, "steps": (16, 0), "temperature": 1.0, "std": 0.7, "options": {"damping": 1.0}, "meta_rate": 1e-3,
+              "meta_batch": 16, "clip": 10.0},
+    "reptile": {"rate": 0.1, "steps": (5, 5), "meta_rate": 1e-3, "meta_batch": 16, "clip": 10.0},
+    "bmaml": {"rate": 0.1, "steps": (1, 1), "meta_rate": 1e-3, "meta_batch": 8, "clip": 10.0},
+    "pretrain": {"meta_rate": 1e-3, "meta_batch": 16},
+}  # fmt: skip
+_PHOTOS: dict[str, dict[str, Any]] = {
+    name: {**recipe, "meta_batch": 4, **({"rate": 0.1} if recipe.get("rate", 0) > 0.1 else {})}
+    for name, recipe in _OMNIGLOT.items()
+}
+RECIPES: dict[str, dict[str, dict[str, Any]]] = {"omniglot": _OMNIGLOT, "miniimagenet": _PHOTOS, "images": _PHOTOS}
+
+
+def recipe(tasks: str, method: str) -> dict[str, Any]:
+    """The fields of the row that this task set changes."""
+    return RECIPES.get(tasks, {}).get(method, {})
