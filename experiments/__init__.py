@@ -17,6 +17,9 @@ NAMES = (
     "search",
     "omniglot",
     "miniimagenet",
+    "calibration",
+    "inner-optimisers",
+    "time-to-accuracy",
 )
 
 

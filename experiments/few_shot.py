@@ -3,6 +3,7 @@
 The studies `omniglot` and `miniimagenet` are this one on two sets of images.
 """
 
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,7 @@ from matplotlib.figure import Figure
 from experiments import images, study
 from experiments.images import PROTOCOLS, Variant
 from metaprior import figures
+from metaprior.settings import Setup
 
 # By the name under which it is shown.
 VARIANTS: dict[str, Variant] = {
@@ -81,18 +83,18 @@ def cells(settings: Settings) -> list[study.Cell]:
 def measure(settings: Settings, cell: study.Cell) -> study.Results:
     """Train once, ask under every protocol."""
     setting, kind, name = cell
-    variant = variant_of(settings, kind, name)
-    seeds = settings.seeds if name in REPEATED and kind == "best" else settings.seeds[:1]
-    put = lambda protocol=None: images.set_up(
-        variant, tasks=settings.tasks, setting=setting, iterations=settings.iterations, protocol=protocol
-    )
-    trained = images.train(put(), seeds)
+    seeds = seeds_of(settings, cell)
+    trained = images.train(put(settings, cell), seeds)
     found, single = [], {}
     for protocol in settings.protocols:
         asked = PROTOCOLS[protocol]
         count = max(2, round(settings.tasks_share * asked.tasks))
         result = images.judge(
-            put(asked), trained.states, steps=images.TEST_STEPS, num_tasks=count, validation=settings.validation
+            put(settings, cell, asked),
+            trained.states,
+            steps=images.TEST_STEPS,
+            num_tasks=count,
+            validation=settings.validation,
         )
         paper = PAPER.get(settings.tasks, {}).get(name, {}).get(setting) if protocol == "paper" else None
         words = f"{setting}, {'best' if kind == 'best' else 'the paper’s settings'}"
@@ -106,6 +108,25 @@ def measure(settings: Settings, cell: study.Cell) -> study.Results:
         "task_accuracy": single,
     }
     return {"rows": found, "curves": {"/".join(cell): curve}}
+
+
+def seeds_of(settings: Settings, cell: study.Cell) -> tuple[int, ...]:
+    """All of them for the methods that are repeated, the first for the others."""
+    return settings.seeds if cell[2] in REPEATED and cell[1] == "best" else settings.seeds[:1]
+
+
+def put(settings: Settings, cell: study.Cell, protocol: images.Protocol | None = None) -> Setup:
+    """The pieces of a cell."""
+    variant = variant_of(settings, cell[1], cell[2])
+    return images.set_up(
+        variant, tasks=settings.tasks, setting=cell[0], iterations=settings.iterations, protocol=protocol
+    )
+
+
+def forget(settings: Settings) -> None:
+    """Throw away the trainings that are kept."""
+    for cell in cells(settings):
+        shutil.rmtree(images.state_folder(put(settings, cell), seeds_of(settings, cell)), ignore_errors=True)
 
 
 def variant_of(settings: Settings, kind: str, name: str) -> Variant:
@@ -209,4 +230,5 @@ def make(name: str, title: str, paper: str, full: Settings, smoke: Settings) -> 
         figure=figure,
         remarks=remarks,
         shown=shown,
+        forget=forget,
     )

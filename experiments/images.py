@@ -1,20 +1,24 @@
 """Training and judging a method on images, all seeds in one program: what the studies of few-shot classification share."""
 
+import json
 import time
 from collections.abc import Mapping, Sequence
+from hashlib import sha256
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array
 
 from experiments import study
-from metaprior import methods, metrics
+from metaprior import checkpoints, methods, metrics
 from metaprior.classes import ClassScores, calibration_error
 from metaprior.evaluation import TEST_SEED, VALIDATION_SEED, calibrate_steps, scores
 from metaprior.meta import State, trainer
 from metaprior.recipes import recipe
-from metaprior.settings import Settings, Setup, assemble
+from metaprior.settings import Settings, Setup, as_dict, assemble
 from metaprior.training import initial_state
 
 TEST_STEPS = 10  # of the paper, on all sets of images
@@ -84,34 +88,79 @@ class Trained(NamedTuple):
     seconds: float  # of training alone, without compilation
 
 
+class Kept(NamedTuple):
+    """What a long training keeps on the way, so that it goes on where it was cut off: on another machine, too."""
+
+    states: State
+    query_nll: Array  # [seeds, iterations], NaN where nobody looked or is yet to come
+    finite: Array
+    seconds: Array
+
+
 POINTS = 100
+STATES = study.ROOT / ".cache" / "reproduce" / "states"
 
 
 def train(setup: Setup, seeds: Sequence[int], *, chunk: int = 1000) -> Trained:
-    """One training per seed, side by side."""
-    learn = trainer(setup.learner, setup.tasks.sample, setup.learner.method.meta_batch)
-    pool = jax.device_put(setup.tasks.pool("train"))
+    """One training per seed, side by side. One of several chunks is kept as it goes, and goes on from there."""
     iterations = setup.settings.iterations
     chunk = min(chunk, iterations)
+    folder = state_folder(setup, seeds) if iterations > chunk else None
+    kept, done = _begun(setup, seeds, folder)
+    pool = jax.device_put(setup.tasks.pool("train"))
+    compiled = jax.jit(_advance(setup, len(seeds), chunk)).lower(kept.states, *pool).compile()
+    while done < iterations // chunk * chunk:
+        began = time.perf_counter()
+        states, query_nll, fine = jax.block_until_ready(compiled(kept.states, *pool))
+        kept = Kept(
+            states,
+            kept.query_nll.at[:, done : done + chunk].set(query_nll),
+            kept.finite & fine,
+            kept.seconds + (time.perf_counter() - began),
+        )
+        done += chunk
+        if folder is not None and (time.monotonic() - _saved.get(folder, 0) > SAVE_SECONDS or done == iterations):
+            checkpoints.save(folder, done, kept)
+            _saved[folder] = time.monotonic()
+    parts = np.array_split(np.asarray(kept.query_nll), min(POINTS, iterations), axis=1)
+    averaged = np.stack([_watched_mean(part) for part in parts], axis=1)
+    return Trained(kept.states, averaged, np.asarray(kept.finite).tolist(), float(kept.seconds))
+
+
+SAVE_SECONDS = 20.0  # between two savings
+_saved: dict[Path, float] = {}
+
+
+def _begun(setup: Setup, seeds: Sequence[int], folder: Path | None) -> tuple[Kept, int]:
+    """Where training stands, and after how many iterations."""
+    states = jax.jit(jax.vmap(lambda seed: initial_state(setup, seed)))(jnp.asarray(seeds))
+    unseen = jnp.full((len(seeds), setup.settings.iterations), jnp.nan)
+    fresh = Kept(states, unseen, jnp.ones(len(seeds), bool), jnp.zeros(()))
+    if folder is None or not checkpoints.available(folder):
+        return fresh, 0
+    kept = checkpoints.restore(folder, fresh).tree
+    return kept, int(kept.states.iteration[0])
+
+
+def _advance(setup: Setup, num_seeds: int, chunk: int):
+    learn = trainer(setup.learner, setup.tasks.sample, setup.learner.method.meta_batch)
 
     def advance(states, *pool):
-        if len(seeds) == 1:  # an axis of one would cost more than it says
+        if num_seeds == 1:  # an axis of one would cost more than it says
             state, infos = learn(jax.tree.map(lambda leaf: leaf[0], states), chunk, *pool)
             return jax.tree.map(lambda leaf: leaf[None], (state, infos.query_nll, infos.finite.all()))
         state, infos = jax.vmap(lambda state: learn(state, chunk, *pool))(states)
         return state, infos.query_nll, infos.finite.all(axis=1)
 
-    states = jax.jit(jax.vmap(lambda seed: initial_state(setup, seed)))(jnp.asarray(seeds))
-    compiled = jax.jit(advance).lower(states, *pool).compile()
-    seen, finite, began = [], np.ones(len(seeds), bool), time.perf_counter()
-    for _ in range(iterations // chunk):
-        states, query_nll, fine = jax.block_until_ready(compiled(states, *pool))
-        seen.append(np.asarray(query_nll))
-        finite &= np.asarray(fine)
-    seconds = time.perf_counter() - began
-    parts = np.array_split(np.concatenate(seen, axis=1), min(POINTS, iterations), axis=1)
-    averaged = np.stack([_watched_mean(part) for part in parts], axis=1)
-    return Trained(states, averaged, finite.tolist(), seconds)
+    return advance
+
+
+def state_folder(setup: Setup, seeds: Sequence[int]) -> Path:
+    """Where a training is kept: another method, setting or seed, another folder."""
+    settings = {**as_dict(setup.settings), "data_dir": None}
+    what = json.dumps([study.plain(settings), study.plain(setup.learner.method._asdict()), list(seeds)], sort_keys=True)
+    name = f"{settings['tasks']}-{settings['ways']}w{settings['shots']}s-{settings['method']}"
+    return STATES / f"{name}-{sha256(what.encode()).hexdigest()[:16]}"
 
 
 def _watched_mean(values: np.ndarray) -> np.ndarray:

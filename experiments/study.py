@@ -46,6 +46,7 @@ class Study(NamedTuple):
     remarks: Callable[[Results], list[str]]  # honest sentences; their numbers come from the results
     # the rows of the table for people
     shown: Callable[[Results], list[dict[str, Any]]] = lambda results: results["rows"]
+    forget: Callable[[Any], None] = lambda settings: None  # what a study keeps besides its cells, thrown away
 
 
 def row(
@@ -163,6 +164,7 @@ def _place(study: Study, settings: Any, cell: Cell, keep: Path) -> Path:
 
 def forget(study: Study, settings: Any, keep: Path) -> None:
     """Delete the kept cells of these settings; those of other settings stay."""
+    study.forget(settings)
     for cell in study.cells(settings):
         _place(study, settings, cell, keep).unlink(missing_ok=True)
 

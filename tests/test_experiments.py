@@ -25,7 +25,10 @@ def quick_compile():
     jax.config.update("jax_disable_most_optimizations", before)
 
 
-@pytest.mark.parametrize("name", experiments.NAMES)
+IMAGES = ("omniglot", "miniimagenet", "calibration", "inner-optimisers", "time-to-accuracy")  # see test_study_images
+
+
+@pytest.mark.parametrize("name", [name for name in experiments.NAMES if name not in IMAGES])
 @pytest.mark.usefixtures("quick_compile")
 def test_smoke_scale_runs_from_cells_to_figure(name):
     one = experiments.get(name)

@@ -96,4 +96,5 @@ def labels_of(y: Array) -> Int[Array, " N"]:
 
 def calibration_error(scores: ClassScores, *, num_bins: int = 15) -> metrics.Reliability:
     """The reliability of all predictions of all tasks together."""
-    return metrics.reliability_of(scores.confidence.reshape(-1), scores.correct.reshape(-1), num_bins=num_bins)
+    confidence, correct = (jnp.asarray(part).reshape(-1) for part in (scores.confidence, scores.correct))
+    return metrics.reliability_of(confidence, correct, num_bins=num_bins)

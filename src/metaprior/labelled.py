@@ -22,7 +22,7 @@ from metaprior.tasks.images import class_targets, seen
 from metaprior.training import CALIBRATION_FILE, INDUCTIVE_FILE, TEST_STEPS, Trained
 from metaprior.types import Data, Dist, Prior
 
-BATCH = 64  # new images looked at together: memory grows with them, what is said of each does not change
+BATCH = 32  # new images looked at together: memory grows with them, what is said of each does not change
 
 
 class Labelled(NamedTuple):

@@ -1,7 +1,5 @@
-"""`metaprior adapt`: a learned prior meets the points of a CSV file."""
+"""`metaprior adapt`: a learned prior meets the points of a CSV file, or a folder of pictures."""
 
-import csv
-import io
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -10,22 +8,29 @@ import numpy as np
 import tyro
 from jaxtyping import Float
 
-from metaprior import figures, learned
-from metaprior.checkpoints import write_atomically
-from metaprior.cli import console
+from metaprior import figures, learned, runs
+from metaprior.cli import console, label, outputs
 from metaprior.cli.arguments import parse
 from metaprior.cli.points import read_columns
+from metaprior.tasks import IMAGE_SETS
 from metaprior.training import TEST_STEPS
 
-HELP = """Adapt a learned prior to the points of a CSV file, and predict with bands.
+HELP = """Adapt a learned prior to a few examples, and predict: curves with bands, pictures with probabilities.
 
-examples:
+a prior of curves meets the points of a CSV file:
   metaprior adapt runs/sine points.csv --out adapted
   metaprior adapt runs/sine points.csv --at -5:5:201 --steps 20 --out adapted
   metaprior adapt runs/sine lab.csv --x-column time --y-column volts --at times.csv --out adapted
 
 points.csv has a header and two columns, x and y. Written are predictions.csv and prediction.png. A file with a header
-and no points asks for the prior predictive."""
+and no points asks for the prior predictive.
+
+a prior of images meets a folder with a sub-folder of pictures for each class, and labels others:
+  metaprior adapt runs/photos examples --at new --out labelled
+  metaprior adapt runs/characters scans --at new/page1.png --invert --out labelled
+
+examples/cat/*.jpg and examples/dog/*.png are two classes; there may be any number from two on, a handful of pictures each.
+Written are predictions.csv (file, label, probability, a column for each class) and prediction.png, a contact sheet."""
 
 QUANTILES = {"q05": 0.05, "q25": 0.25, "q50": 0.5, "q75": 0.75, "q95": 0.95}
 GRID = 200  # inputs, where none are asked for
@@ -38,8 +43,8 @@ class Adapt:
 
     run: Annotated[Path, tyro.conf.Positional]
     """Folder of the run."""
-    support: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="SUPPORT.csv")]
-    """Support points: a CSV file with a header."""
+    support: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="POINTS.csv|FOLDER")]
+    """Support points, a CSV file with a header; or a folder with a sub-folder of pictures for each class."""
     out: Path
     """Folder for predictions.csv and prediction.png; files of these names are replaced."""
     x_column: str = "x"
@@ -50,9 +55,16 @@ class Adapt:
     """Adaptation steps."""
     at: Annotated[
         str | None,
-        tyro.conf.arg(metavar="START:STOP:COUNT|CSV", help_behavior_hint=f"(default: {GRID} over the tasks' inputs)"),
+        tyro.conf.arg(
+            metavar="START:STOP:COUNT|CSV|PICTURES",
+            help_behavior_hint=f"(default of curves: {GRID} over the tasks' inputs)",
+        ),
     ] = None
-    """Where to predict: a range, or a CSV file of inputs."""
+    """Where to predict: a range, or a CSV file of inputs; for images a folder of pictures, or one picture."""
+    invert: bool = False
+    """Take the negatives of pictures: for a prior of light ink on dark (Omniglot) and photographs of dark ink."""
+    transductive: bool = False
+    """Normalise new pictures together instead of answering each by itself."""
 
 
 def run(argv: list[str]) -> int:
@@ -60,6 +72,31 @@ def run(argv: list[str]) -> int:
     asked = parse(Adapt, _joined_at(argv), prog="metaprior adapt", help=HELP)
     if asked.steps < 0:
         raise ValueError(f"--steps cannot be negative, got {asked.steps}")
+    images = runs.open_run(asked.run).settings.get("tasks") in IMAGE_SETS
+    _refuse_foreign_flags(asked, images=images)
+    if images:
+        options = {"steps": asked.steps, "invert": asked.invert, "transductive": asked.transductive}
+        label.run(asked.run, asked.support, asked.at, asked.out, **options)
+    else:
+        _run_curve(asked)
+    return 0
+
+
+def _refuse_foreign_flags(asked: Adapt, *, images: bool) -> None:
+    """What would not be looked at is not passed over."""
+    of_curves = {"x_column": "x", "y_column": "y"}
+    of_images = {"invert": False, "transductive": False}
+    for name, default in (of_curves if images else of_images).items():
+        if getattr(asked, name) != default:
+            kind, other = ("images", "curves") if images else ("curves", "images")
+            raise ValueError(
+                f"--{name.replace('_', '-')} is for priors of {other}, and {asked.run} is one of {kind}: leave it out"
+            )
+
+
+def _run_curve(asked: Adapt) -> None:
+    if asked.support.is_dir():
+        raise ValueError(f"{asked.run} is a prior of curves and {asked.support} is a folder: name a CSV file of points")
     x, y = read_columns(asked.support, (asked.x_column, asked.y_column))
     inputs = None if asked.at is None else inputs_at(asked.at, asked.x_column)
     prior = learned.load(asked.run)
@@ -73,8 +110,7 @@ def run(argv: list[str]) -> int:
         console.note(f"{asked.support} holds no points: this is the prior predictive")
     _write(asked, prior.adapt(x, y, steps=asked.steps if x.size else 0), inputs)
     points = f"{x.size} point{'s' if x.size != 1 else ''}"
-    print(f"{asked.out / 'predictions.csv'}: {inputs.size} predictions from {points}\n{asked.out / 'prediction.png'}")
-    return 0
+    print(f"{asked.out / outputs.TABLE}: {inputs.size} predictions from {points}\n{asked.out / outputs.PICTURE}")
 
 
 def inputs_at(text: str, column: str) -> Float[np.ndarray, " N"]:
@@ -116,12 +152,9 @@ def _write(asked: Adapt, adapted: learned.Adapted, inputs: Float[np.ndarray, " N
             f"after {adapted.steps} steps predictions are no longer finite: the points are too far from what the prior "
             "knows; scale them as in training, or take fewer --steps"
         )
-    try:
-        asked.out.mkdir(parents=True, exist_ok=True)
-        write_atomically(asked.out / "predictions.csv", as_csv(table))
-        figures.save(_figure(asked, adapted, inputs), asked.out / "prediction.png")
-    except OSError as error:
-        raise ValueError(f"{asked.out} is not writable ({error.strerror}): choose another --out") from error
+    outputs.write(
+        asked.out, outputs.as_csv(["x", "mean", "std", *QUANTILES], table.tolist()), _figure(asked, adapted, inputs)
+    )
 
 
 def predictions(adapted: learned.Adapted, inputs: Float[np.ndarray, " N"]) -> Float[np.ndarray, "N 8"]:
@@ -133,15 +166,6 @@ def predictions(adapted: learned.Adapted, inputs: Float[np.ndarray, " N"]) -> Fl
         columns = [*predictive.moments(), *(predictive.quantile(level) for level in QUANTILES.values())]
         rows.append(np.stack([x, *(np.asarray(column, float)[:, 0] for column in columns)], axis=1))
     return np.concatenate(rows)
-
-
-def as_csv(table: Float[np.ndarray, "N 8"]) -> bytes:
-    """With a header."""
-    file = io.StringIO()
-    writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(["x", "mean", "std", *QUANTILES])
-    writer.writerows([[f"{value:.9g}" for value in row] for row in table])
-    return file.getvalue().encode()
 
 
 def _figure(asked: Adapt, adapted: learned.Adapted, inputs: Float[np.ndarray, " N"]):

@@ -1,0 +1,170 @@
+"""Whether probabilities can be trusted: reliability on 5-way 1-shot tasks of photographs (Table 4, Figure 3).
+
+metaprior reproduce calibration --data-dir FOLDER        # uses the trainings of `miniimagenet` where they are kept
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from matplotlib.figure import Figure
+
+from experiments import few_shot, images, miniimagenet, study
+from metaprior import figures
+from metaprior.classes import ClassScores
+from metaprior.evaluation import TEST_SEED, calibrate_steps, scores
+from metaprior.predict import Calibration
+
+SETTING = "5w1s"
+PAPER = {"maml": (0.0471, 0.1104), "amortized-bml": (0.0124, 0.0257), "gem-bml+": (0.0102, 0.0197)}  # ECE, MCE
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Trainings as in `trained`, asked 15 queries a class."""
+
+    seeds: tuple[int, ...] = (0, 1, 2)
+    trained: few_shot.Settings = miniimagenet.FULL
+    methods: tuple[str, ...] = ("gem-bml+", "gem-bml+last-layer", "maml", "amortized-bml")
+    test_tasks: int = 10_000
+    validation: int = 400
+    num_bins: int = 15
+    rare: int = 2000
+    """Bins with fewer predictions do not count in the largest error; they are listed apart."""
+    repeats: int = 500
+    """Of the bootstrap over tasks."""
+
+
+SMOKE = Settings(
+    seeds=(0,),
+    trained=miniimagenet.SMOKE,
+    methods=("gem-bml+last-layer",),
+    test_tasks=8,
+    validation=4,
+    rare=10,
+    repeats=20,
+)
+
+
+def cells(settings: Settings) -> list[study.Cell]:
+    """A method."""
+    return [(name,) for name in settings.methods]
+
+
+def measure(settings: Settings, cell: study.Cell) -> study.Results:
+    """The first seed's probabilities: as the network says them, and with the temperature of validation classes."""
+    trained_as, at = replace(settings.trained, seeds=settings.seeds), (SETTING, "best", cell[0])
+    trained = images.train(few_shot.put(trained_as, at), few_shot.seeds_of(trained_as, at))
+    setup = few_shot.put(trained_as, at, images.PROTOCOLS["strict"])
+    state = jax.tree.map(lambda leaf: leaf[0], trained.states)
+    fitted = calibrate_steps(setup, state, at=(images.TEST_STEPS,), num_tasks=settings.validation)
+    plain = Calibration(jnp.full(1, -20.0), jnp.zeros(1))  # as it is: no temperature, no variance
+    rows, curves = [], {}
+    for words, calibration in (("temperature fitted", fitted), ("as it is", plain)):
+        found = scores(
+            setup, state, calibration, at=(images.TEST_STEPS,), num_tasks=settings.test_tasks, seed=TEST_SEED
+        )
+        table = by_task(found, settings.num_bins)
+        curves[f"{cell[0]}/{words}"] = {**reliability(table), "temperature": float(jnp.exp(calibration.log_noise[0]))}
+        rows += _rows(settings, cell[0], words, table, found)
+    return {"rows": rows, "curves": curves}
+
+
+def by_task(found: ClassScores, num_bins: int) -> np.ndarray:
+    """[3, tasks, bins]: predictions, sum of confidences and number of right answers of each task in each bin."""
+    confidence, correct = (np.asarray(part, float)[:, 0] for part in (found.confidence, found.correct))
+    place = np.clip(np.ceil(confidence * num_bins).astype(int) - 1, 0, num_bins - 1)
+    inside = place[:, :, None] == np.arange(num_bins)[None, None]
+    return np.stack([(inside * part[:, :, None]).sum(axis=1) for part in (np.ones_like(correct), confidence, correct)])
+
+
+def errors(sums: np.ndarray, rare: int) -> tuple[float, float]:
+    """ECE, and the largest gap among bins that are not rare; from [3, bins]."""
+    count, confidence, correct = sums
+    gap = np.abs(correct - confidence) / np.maximum(count, 1)
+    full = count >= rare
+    return float((gap * count).sum() / count.sum()), float(gap[full].max()) if full.any() else float("nan")
+
+
+def _rows(settings: Settings, method: str, words: str, table: np.ndarray, found: ClassScores) -> list[dict[str, Any]]:
+    ece, mce = errors(table.sum(axis=1), settings.rare)
+    weights = np.random.default_rng(0).multinomial(
+        table.shape[1], np.full(table.shape[1], 1 / table.shape[1]), settings.repeats
+    )
+    again = np.array([errors(np.einsum("t,ctb->cb", w, table), settings.rare) for w in weights])
+    spread = 1.96 * again.std(axis=0)
+    paper = PAPER.get(method, (None, None)) if words != "as it is" else (None, None)
+    nll, nll_ci95 = study.mean_and_ci(np.asarray(found.nll)[:, 0])
+    accuracy, ci95 = study.mean_and_ci(100 * np.asarray(found.accuracy)[:, 0])
+    numbers = {"ECE": (ece, spread[0], paper[0]), "MCE": (mce, spread[1], paper[1]), "NLL": (nll, nll_ci95, None),
+               "accuracy": (accuracy, ci95, None)}  # fmt: skip
+    return [
+        study.row(setting=words, method=method, metric=metric, mean=mean, ci95=ci95, paper=paper)
+        for metric, (mean, ci95, paper) in numbers.items()
+    ]
+
+
+def reliability(table: np.ndarray) -> dict[str, Any]:
+    """For the figure: bins with their predictions."""
+    count, confidence, correct = table.sum(axis=1)
+    shares = lambda sums: np.round(sums / np.maximum(count, 1), 5)
+    return {"count": count.astype(int), "confidence": shares(confidence), "accuracy": shares(correct)}
+
+
+def figure(results: study.Results) -> Figure:
+    """Accuracy against confidence: solid with the temperature, dotted without."""
+    names = results["settings"]["methods"]
+    drawn = Figure(figsize=(3.4 * len(names) + 0.6, 4.2), layout="constrained")
+    for axes, name in zip(drawn.subplots(1, len(names), squeeze=False, sharey=True)[0], names, strict=True):
+        axes.plot([0, 1], [0, 1], color="0.7", linewidth=1)
+        for words, line, color in (("temperature fitted", "-", figures.BLUE), ("as it is", ":", figures.ORANGE)):
+            curve = results["curves"][f"{name}/{words}"]
+            enough = np.asarray(curve["count"]) >= results["settings"]["rare"]
+            x, y = (np.asarray(curve[part], float)[enough] for part in ("confidence", "accuracy"))
+            axes.plot(
+                x, y, line, marker="o", markersize=4, color=color, label=f"{words} (T = {curve['temperature']:.2f})"
+            )
+        axes.set(title=name, xlabel="confidence", xlim=(0, 1), ylim=(0, 1))
+        axes.grid(color="0.92")
+        axes.legend(frameon=False, fontsize="small")
+        axes.spines[["top", "right"]].set_visible(False)
+    drawn.axes[0].set_ylabel("accuracy")
+    drawn.suptitle(f"Reliability on {results['settings']['trained']['tasks']} {SETTING}; only bins that are not rare")
+    return drawn
+
+
+def remarks(results: study.Results) -> list[str]:
+    """What was fitted, which bins are rare."""
+    settings = results["settings"]
+    sentences = [
+        "The temperature is fitted on validation classes, by the NLL of "
+        f"{settings['validation']} tasks, in the same way for every method; the other rows have none."
+    ]
+    for name, curve in results["curves"].items():
+        rare = [i for i, count in enumerate(curve["count"]) if 0 < count < settings["rare"]]
+        if rare:
+            told = ", ".join(
+                f"({i / settings['num_bins']:.2f}, {(i + 1) / settings['num_bins']:.2f}] {curve['count'][i]} predictions"
+                f", gap {curve['accuracy'][i] - curve['confidence'][i]:+.3f}" for i in rare
+            )  # fmt: skip
+            sentences.append(f"Rare bins of {name.replace('/', ', ')}, not in its MCE: {told}.")
+    return sentences
+
+
+STUDY = study.Study(
+    name="calibration",
+    title="Calibration on miniImageNet (Table 4, Figure 3)",
+    paper="GEM-BML+ has the least calibration errors: ECE 0.0102 and MCE 0.0197, against 0.0124 and 0.0257 of Amortized BML.",
+    scales={"smoke": SMOKE, "full": Settings()},
+    cells=cells,
+    measure=measure,
+    figure=figure,
+    remarks=remarks,
+)
+
+
+def run(settings: Settings) -> study.Results:
+    """The whole study."""
+    return study.run(STUDY, settings)

@@ -1,0 +1,171 @@
+"""The free choice of the inner optimiser (Section 3.1): plain steps, Adam, learned rates, natural gradients, for GEM-BML+.
+
+metaprior reproduce inner-optimisers --data-dir FOLDER
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from experiments import images, study
+from experiments.images import PROTOCOLS, Variant
+from metaprior import figures
+
+_POINT: dict[str, Any] = {"posterior": "delta", "widths": "frozen", "rates": "none", "draw_steps": False}
+# Plain steps and Adam take a point as posterior, without a pull towards the prior; natural steps need a Gaussian.
+OPTIMISERS: dict[str, dict[str, Any]] = {
+    "sgd": {**_POINT, "inference": "gradient", "optimizer": "sgd", "options": {"pull": False}},
+    "adam, fresh for each task": {**_POINT, "inference": "gradient", "optimizer": "adam", "options": {"pull": False}},
+    "adam, second moment shared": {
+        **_POINT, "inference": "gradient", "optimizer": "shared-adam", "options": {"pull": False},
+    },
+    "rates learned": {"inference": "preconditioned"},
+    "natural": {
+        "posterior": "mean-field", "inference": "natural_vi", "widths": "frozen", "rates": "none", "draw_steps": False,
+        "std": 0.05, "temperature": 0.01,
+    },
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Every optimiser with an equal number of rates, chosen on validation classes."""
+
+    seeds: tuple[int, ...] = (0,)
+    tasks: str = "omniglot"
+    setting: str = "5w1s"
+    iterations: int = 5_000
+    optimisers: tuple[str, ...] = tuple(OPTIMISERS)
+    shares: tuple[float, ...] = (0.1, 0.3, 1.0, 3.0)
+    """Rates tried, as multiples of `rates`."""
+    steps: tuple[int, ...] = (1, 5)
+    around: tuple[tuple[str, Any], ...] = ()
+    validation: int = 200
+    test_tasks: int = 600
+
+
+RATES = {
+    "sgd": 0.4,
+    "adam, fresh for each task": 0.01,
+    "adam, second moment shared": 0.003,
+    "rates learned": 1.0,
+    "natural": 0.03,
+}
+SMOKE = Settings(
+    iterations=5,
+    optimisers=("sgd", "natural"),
+    shares=(1.0,),
+    steps=(1,),
+    around=(("filters", 4),),
+    validation=4,
+    test_tasks=4,
+)
+
+
+def cells(settings: Settings) -> list[study.Cell]:
+    """An optimiser and a number of steps."""
+    return [(name, str(steps)) for name in settings.optimisers for steps in settings.steps]
+
+
+def measure(settings: Settings, cell: study.Cell) -> study.Results:
+    """Every rate on validation classes; the best of them on test classes."""
+    name, steps = cell
+    tried = {}
+    for share in settings.shares:
+        rate = float(f"{share * RATES[name]:.3g}")
+        put, trained = _train(settings, name, int(steps), rate)
+        found = images.judge(
+            put(), trained.states, steps=images.TEST_STEPS, num_tasks=settings.validation, validation=settings.validation,
+            split="validation",
+        )  # fmt: skip
+        value = float(found.accuracy.mean()) if all(trained.finite) else -1.0
+        tried[rate] = (value, put, trained)
+    best = max(tried, key=lambda rate: tried[rate][0])
+    _, put, trained = tried[best]
+    found = images.judge(
+        put(PROTOCOLS["paper"]), trained.states, steps=images.TEST_STEPS, num_tasks=settings.test_tasks,
+        validation=settings.validation,
+    )  # fmt: skip
+    words = f"{settings.setting}, {steps} step{'s' if steps != '1' else ''} in training"
+    rows = images.rows(found, setting=words, method=name, protocol="paper")
+    curve = {
+        "rates": {str(rate): round(100 * value, 2) for rate, (value, _, _) in tried.items()},
+        "best": best,
+        "query_nll": np.round(trained.query_nll.astype(float), 4),
+    }
+    return {"rows": rows, "curves": {"/".join(cell): curve}}
+
+
+def _train(settings: Settings, name: str, steps: int, rate: float):
+    changes = {**OPTIMISERS[name], "rate": rate, "steps": (steps, steps)}
+    if name == "rates learned":
+        changes["std"] = rate**0.5  # σ₀² = α, as in the table
+    variant = Variant("gem-bml+", changes, dict(settings.around))
+
+    def put(protocol=None):
+        return images.set_up(
+            variant, tasks=settings.tasks, setting=settings.setting, iterations=settings.iterations, protocol=protocol
+        )
+
+    return put, images.train(put(), settings.seeds)
+
+
+def shown(results: study.Results) -> list[dict[str, Any]]:
+    """Accuracies."""
+    return [row for row in results["rows"] if row["metric"].startswith("accuracy")]
+
+
+def figure(results: study.Results) -> Figure:
+    """Accuracy by optimiser, a bar a number of steps."""
+    names, steps = results["settings"]["optimisers"], results["settings"]["steps"]
+    drawn = Figure(figsize=(8, 0.7 * len(names) + 1.6), layout="constrained")
+    axes = drawn.subplots()
+    colors = (figures.BLUE, figures.ORANGE, figures.GREY)
+    for place, count in enumerate(steps):
+        mine = {row["method"]: row for row in shown(results) if f", {count} step" in row["setting"]}
+        height = 0.8 / len(steps)
+        offsets = np.arange(len(names)) + height * (place - (len(steps) - 1) / 2)
+        values = [mine[name]["mean"] or 0.0 for name in names]
+        axes.barh(offsets, values, height, xerr=[mine[name]["ci95"] or 0.0 for name in names], color=colors[place % 3],
+                  label=f"{count} step{'s' if count != 1 else ''} in each stage")  # fmt: skip
+    axes.set_yticks(range(len(names)), names)
+    axes.set_ylim(len(names) - 0.5, -0.5)
+    axes.set(xlabel=f"accuracy on {results['settings']['tasks']} {results['settings']['setting']}, %")
+    axes.set_xlim(left=max(0.0, min(row["mean"] or 0.0 for row in shown(results)) - 10))
+    axes.legend(frameon=False)
+    axes.spines[["top", "right"]].set_visible(False)
+    drawn.suptitle("GEM-BML+ with other inner optimisers, each at the best of its rates on validation classes")
+    return drawn
+
+
+def remarks(results: study.Results) -> list[str]:
+    """Which was best, and what was tried."""
+    best = max(shown(results), key=lambda row: row["mean"] or 0.0)
+    tried = "; ".join(
+        f"{name.replace('/', ' with ')} steps: rate {curve['best']:g} of {', '.join(curve['rates'])}"
+        for name, curve in results["curves"].items()
+    )
+    return [
+        f"Best: {best['method']} ({best['setting']}), {best['mean'] or 0:.2f} ± {best['ci95'] or 0:.2f} %.",
+        f"Rates, chosen on validation classes, the same number for all: {tried}.",
+    ]
+
+
+STUDY = study.Study(
+    name="inner-optimisers",
+    title="Inner optimisers of GEM-BML+ (Section 3.1)",
+    paper="Since nothing is back-propagated, any optimiser may be used inside; the paper uses Adam on images.",
+    scales={"smoke": SMOKE, "full": Settings()},
+    cells=cells,
+    measure=measure,
+    figure=figure,
+    remarks=remarks,
+    shown=shown,
+)
+
+
+def run(settings: Settings) -> study.Results:
+    """The whole study."""
+    return study.run(STUDY, settings)

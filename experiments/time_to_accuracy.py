@@ -1,0 +1,133 @@
+"""Accuracy against seconds of training, every method on one card.
+
+metaprior reproduce time-to-accuracy --data-dir FOLDER
+"""
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+from matplotlib.figure import Figure
+
+from experiments import few_shot, images, study
+from experiments.figure_2a import STYLES
+from metaprior.evaluation import VALIDATION_SEED, calibrate_steps, scores
+from metaprior.meta import trainer
+from metaprior.training import initial_state
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Training stops now and then, the clock with it, and is looked at on validation classes."""
+
+    seeds: tuple[int, ...] = (0,)
+    tasks: str = "omniglot"
+    setting: str = "5w1s"
+    methods: tuple[str, ...] = tuple(few_shot.VARIANTS)
+    iterations: int = 20_000
+    looks: int = 20
+    seconds: float = 90.0
+    """No new look begins after so many seconds of training."""
+    goal: float = 99.0
+    """Accuracy in per cent whose time is reported."""
+    around: tuple[tuple[str, Any], ...] = ()
+    validation: int = 200
+
+
+SMOKE = Settings(
+    methods=("gem-bml+last-layer",), iterations=6, looks=3, goal=25.0, around=(("filters", 4),), validation=4
+)
+
+
+def cells(settings: Settings) -> list[study.Cell]:
+    """A method."""
+    return [(name,) for name in settings.methods]
+
+
+def measure(settings: Settings, cell: study.Cell) -> study.Results:
+    """Train in parts of growing number; compilation and looks do not count."""
+    variant = few_shot.VARIANTS[cell[0]]
+    variant = variant._replace(around={**variant.around, **dict(settings.around)})
+    put = lambda protocol=None: images.set_up(
+        variant, tasks=settings.tasks, setting=settings.setting, iterations=settings.iterations, protocol=protocol
+    )
+    setup, asked = put(), put(images.PROTOCOLS["strict"])
+    learn = trainer(setup.learner, setup.tasks.sample, setup.learner.method.meta_batch)
+    pool = jax.device_put(setup.tasks.pool("train"))
+    state = initial_state(setup, settings.seeds[0])
+    part = settings.iterations // settings.looks
+    compiled = jax.jit(lambda state, *pool: learn(state, part, *pool)[0]).lower(state, *pool).compile()
+    seconds, accuracies, taken = [], [], 0.0
+    for _ in range(settings.looks):
+        began = time.perf_counter()
+        state = jax.block_until_ready(compiled(state, *pool))
+        taken += time.perf_counter() - began
+        seconds.append(round(taken, 3))
+        accuracies.append(_look(asked, state, settings.validation))
+        if taken > settings.seconds:
+            break
+    reached = next((s for s, a in zip(seconds, accuracies, strict=True) if a >= settings.goal), None)
+    words = f"{settings.setting}, meta-batch {setup.learner.method.meta_batch}"
+    rows = [
+        study.row(setting=words, method=cell[0], metric=f"seconds to {settings.goal:g} %",
+                  mean=float("nan") if reached is None else reached),
+        study.row(setting=words, method=cell[0], metric="last accuracy on validation classes", mean=accuracies[-1]),
+        study.row(setting=words, method=cell[0], metric="iterations a second", mean=part * len(seconds) / taken),
+    ]  # fmt: skip
+    return {"rows": rows, "curves": {cell[0]: {"seconds": seconds, "accuracy": np.round(accuracies, 3)}}}
+
+
+def _look(setup, state, num_tasks: int) -> float:
+    at = (images.TEST_STEPS,)
+    calibration = calibrate_steps(setup, state, at=at, num_tasks=min(num_tasks, 50))
+    found = scores(setup, state, calibration, at=at, num_tasks=num_tasks, seed=VALIDATION_SEED, split="validation")
+    return 100 * float(found.accuracy.mean())
+
+
+def figure(results: study.Results) -> Figure:
+    """Errors, so that the last per cent shows."""
+    drawn = Figure(figsize=(8, 4.8), layout="constrained")
+    axes = drawn.subplots()
+    for name, curve in results["curves"].items():
+        color, line = STYLES.get(name, ("0.5", ":"))
+        error = np.maximum(100 - np.asarray(curve["accuracy"], float), 0.01)
+        axes.plot(curve["seconds"], error, linestyle=line, color=color, marker=".", label=name)
+    goal = results["settings"]["goal"]
+    axes.axhline(100 - goal, color="0.7", linewidth=1)
+    axes.set(xlabel="seconds of training", ylabel="error on validation classes, %", xscale="log", yscale="log")
+    axes.grid(color="0.92")
+    axes.legend(frameon=False, fontsize="small")
+    axes.spines[["top", "right"]].set_visible(False)
+    drawn.suptitle(
+        f"{results['settings']['tasks']} {results['settings']['setting']}: error against time; line: {goal:g} %"
+    )
+    return drawn
+
+
+def remarks(results: study.Results) -> list[str]:
+    """Who gets there."""
+    goal = results["settings"]["goal"]
+    times = {row["method"]: row["mean"] for row in results["rows"] if row["metric"].startswith("seconds to")}
+    told = ", ".join(f"{name} {'not reached' if value is None else f'{value:.0f} s'}" for name, value in times.items())
+    return [
+        f"Seconds of training until {goal:g} % on validation classes: {told}. Compilation and looks are not counted."
+    ]
+
+
+STUDY = study.Study(
+    name="time-to-accuracy",
+    title="Accuracy against seconds of training",
+    paper="The paper compares the time of one meta-step (Figure 2b), not that of a training.",
+    scales={"smoke": SMOKE, "full": Settings()},
+    cells=cells,
+    measure=measure,
+    figure=figure,
+    remarks=remarks,
+)
+
+
+def run(settings: Settings) -> study.Results:
+    """The whole study."""
+    return study.run(STUDY, settings)

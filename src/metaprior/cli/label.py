@@ -1,0 +1,90 @@
+"""`metaprior adapt` for a prior that was learned from images: a folder of a few pictures labels new ones."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from rich import box
+from rich.table import Table
+
+from metaprior import learned
+from metaprior.cli import console, outputs
+from metaprior.cli.contact_sheet import LIMIT, New, Shown, contact_sheet, likely, percent
+from metaprior.data.folders import READ, UNREAD, class_folders
+from metaprior.data.problems import first_few
+from metaprior.labelled import Labelled, Labeller
+
+ROWS = 20  # of the table that is printed
+
+
+def run(
+    folder: Path, support: Path, at: str | None, out: Path, *, steps: int, invert: bool, transductive: bool
+) -> None:
+    """Adapt the run in `folder` to the pictures of `support`, label those at `at`, and write a table and a contact sheet."""
+    if support.exists() and not support.is_dir():
+        raise ValueError(
+            f"{folder} is a prior of images and {support} is a file: name a folder with a sub-folder of pictures for each class"
+        )
+    if at is None:
+        raise ValueError("which pictures are to be labelled? name a folder of them, or one picture, with --at")
+    files = pictures(Path(at))
+    prior = learned.load(folder)
+    labeller = prior.adapt_folder(support, steps=steps, invert=invert)
+    pixels = labeller.read(files)
+    found = labeller.predict(pixels, transductive=transductive)
+    if not np.isfinite(found.probabilities).all():
+        raise ValueError(f"after {steps} steps predictions are no longer finite: take fewer --steps")
+    names = [file.name for file in files]
+    outputs.write(out, as_csv(names, found), _sheet(labeller, names, pixels, found))
+    for line in (*prior.trained.notes, *labeller.notes):
+        console.note(line)
+    if len(files) > LIMIT:
+        console.note(f"{outputs.PICTURE} shows the first {LIMIT} of {len(files)} pictures, {outputs.TABLE} has all")
+    console.output().print(table(names, found))
+    print(f"{out / outputs.TABLE}: {len(files)} labelled from {len(labeller.images)} pictures\n{out / outputs.PICTURE}")
+
+
+def pictures(path: Path) -> list[Path]:
+    """The picture at that path, or those in that folder by name."""
+    if path.is_file():
+        return [path]
+    if not path.is_dir():
+        raise ValueError(f"there is no picture or folder {path}: check --at")
+    there = [file for file in sorted(path.iterdir()) if file.is_file() and not file.name.startswith(".")]
+    if unread := [file.name for file in there if file.suffix.lower() in UNREAD]:
+        raise ValueError(f"{first_few(unread, 3)} in {path} can not be read: convert pictures to JPEG or PNG")
+    if files := [file for file in there if file.suffix.lower() in READ]:
+        return files
+    deeper = class_folders(path)
+    hint = f"; it holds folders: name one of them, such as {deeper[0]}" if deeper else ", check --at"
+    raise ValueError(f"{path} holds no pictures to label ({', '.join(READ)}){hint}")
+
+
+def as_csv(names: Sequence[str], found: Labelled) -> bytes:
+    """A row for each picture: its file, its label and how probable that is, and the probability of every class."""
+    header = ["file", "label", "probability", *map(str, found.classes)]
+    rows = zip(names, found.labels, found.probabilities, strict=True)
+    return outputs.as_csv(header, [[name, str(label), float(p.max()), *map(float, p)] for name, label, p in rows])
+
+
+def table(names: Sequence[str], found: Labelled) -> Table:
+    """The first pictures, each with its label and the next best."""
+    grid = Table(box=box.SIMPLE_HEAD, caption_justify="left")
+    for name in ("picture", "label", "probability", "next"):
+        grid.add_column(name, justify="right" if name == "probability" else "left")
+    classes = [str(name) for name in found.classes]
+    for name, row in zip(names[:ROWS], found.probabilities, strict=False):
+        (best, sure), (second, other) = likely(row, classes, len(classes))[:2]
+        grid.add_row(name, best, percent(sure), f"{second} {percent(other)}")
+    if len(names) > ROWS:
+        grid.caption = f"and {len(names) - ROWS} more in {outputs.TABLE}"
+    return grid
+
+
+def _sheet(labeller: Labeller, names: Sequence[str], pixels, found: Labelled):
+    """Pictures as the network sees them: stretched, small, and negative if so asked."""
+    shown = [Shown(str(name), labeller.images[labeller.numbers == place]) for place, name in enumerate(found.classes)]
+    new = [New(*one) for one in zip(names, pixels, found.probabilities, strict=True)]
+    settings, steps = labeller.trained.setup.settings, labeller.steps
+    title = f"{settings.method} learned on {settings.tasks}, adapted in {steps} step{'s' if steps > 1 else ''}"
+    return contact_sheet(shown, new, title=title)

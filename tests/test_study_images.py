@@ -1,0 +1,153 @@
+"""The studies of few-shot images, on pictures made here: every one runs from cells to figure, and long trainings go on."""
+
+import json
+from dataclasses import replace
+
+import jax
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+
+import experiments
+from experiments import few_shot, images, omniglot, study
+from experiments.images import PROTOCOLS, Variant, setting_of
+from metaprior import data
+from metaprior.classes import ClassScores
+from metaprior.data import Images, ImageSet
+
+STUDIES = ("omniglot", "miniimagenet", "calibration", "inner-optimisers", "time-to-accuracy")
+
+
+def pictures(classes: int, seed: int) -> Images:
+    """Twenty noisy copies of a random picture for each class."""
+    rng = np.random.default_rng(seed)
+    means = rng.integers(0, 255, (classes, 1, 28, 28, 1))
+    pixels = np.clip(means + rng.normal(0, 30, (classes, 20, 28, 28, 1)), 0, 255).astype(np.uint8)
+    starts = np.arange(classes, dtype=np.int32) * 20
+    return Images(
+        pixels.reshape(-1, 28, 28, 1), starts, np.full(classes, 20, np.int32), tuple(map(str, range(classes)))
+    )
+
+
+@pytest.fixture
+def small_omniglot(monkeypatch, tmp_path):
+    """In the place of Omniglot, and trainings kept in a folder of the test."""
+    found = ImageSet("omniglot", pictures(12, 0), pictures(7, 1), pictures(8, 2))
+    monkeypatch.setattr(data, "load", lambda name, folder=None: found)
+    monkeypatch.setattr(images, "STATES", tmp_path / "states")
+    before = jax.config.read("jax_disable_most_optimizations")
+    jax.config.update("jax_disable_most_optimizations", True)  # programs that run once
+    yield found
+    jax.config.update("jax_disable_most_optimizations", before)
+
+
+def tiny(name):
+    """The smoke settings, on characters, smaller still."""
+    settings = experiments.get(name).scales["smoke"]
+    around = (("filters", 4), ("queries", 2))
+    if name == "calibration":
+        trained = replace(settings.trained, tasks="omniglot", iterations=3, around=around)
+        return replace(settings, trained=trained, test_tasks=4)
+    if name in ("omniglot", "miniimagenet"):
+        few = {"tasks": "omniglot", "iterations": 3, "around": around, "validation": 4, "tasks_share": 0.005}
+        return replace(settings, **few, literal=("gem-bml+",) if name == "omniglot" else ())
+    return replace(settings, around=around)
+
+
+SLOW = ("inner-optimisers", "time-to-accuracy")
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in STUDIES])
+@pytest.mark.usefixtures("small_omniglot")
+def test_studies_run_from_cells_to_figure(name):
+    one = experiments.get(name)
+    results = json.loads(json.dumps(study.run(one, tiny(name), scale="smoke")))
+    assert results["rows"] and all(tuple(row) == study.COLUMNS for row in results["rows"])
+    assert isinstance(one.figure(results), Figure)
+    assert all(isinstance(sentence, str) and sentence for sentence in one.remarks(results))
+    shown = one.shown(results)
+    assert shown and all(row in results["rows"] for row in shown)
+
+
+@pytest.mark.usefixtures("small_omniglot")
+def test_a_training_that_was_cut_off_goes_on_to_the_same_end(monkeypatch):
+    """Killed after the second of four chunks: the last states equal those of a run without a break, bit for bit."""
+    variant = Variant("gem-bml+", {"meta_batch": 2}, {"filters": 2, "queries": 1})
+    setup = images.set_up(variant, tasks="omniglot", setting="3w1s", iterations=4)
+    whole = images.train(setup, (0, 1), chunk=1)
+    folder = images.state_folder(setup, (0, 1))
+    assert folder.exists()
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            path.unlink()
+    monkeypatch.setattr(images, "SAVE_SECONDS", 0.0)
+
+    class Killed(Exception):
+        pass
+
+    real, saves = images.checkpoints.save, []
+
+    def save(place, done, tree):
+        real(place, done, tree)
+        saves.append(done)
+        if done == 2:
+            raise Killed
+
+    monkeypatch.setattr(images.checkpoints, "save", save)
+    with pytest.raises(Killed):
+        images.train(setup, (0, 1), chunk=1)
+    again = images.train(setup, (0, 1), chunk=1)
+    assert saves == [1, 2, 3, 4]
+    plain = lambda leaf: jax.random.key_data(leaf) if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key) else leaf
+    for a, b in zip(jax.tree.leaves(whole.states), jax.tree.leaves(again.states), strict=True):
+        np.testing.assert_array_equal(plain(a), plain(b))
+    np.testing.assert_array_equal(whole.query_nll, again.query_nll)
+
+
+@pytest.mark.usefixtures("small_omniglot")
+def test_seeds_side_by_side_are_seeds_alone():
+    variant = Variant("gem-bml+last-layer", {"meta_batch": 2}, {"filters": 2, "queries": 1})
+    setup = images.set_up(variant, tasks="omniglot", setting="3w1s", iterations=3)
+    both, alone = images.train(setup, (4, 5), chunk=3), images.train(setup, (5,), chunk=3)
+    for a, b in zip(jax.tree.leaves(both.states.prior.dist), jax.tree.leaves(alone.states.prior.dist), strict=True):
+        np.testing.assert_allclose(a[1], b[0], rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.usefixtures("small_omniglot")
+def test_fresh_forgets_the_trainings_of_the_study_alone():
+    settings = replace(tiny("omniglot"), literal=())
+    cell = few_shot.cells(settings)[0]
+    mine = images.state_folder(few_shot.put(settings, cell), few_shot.seeds_of(settings, cell))
+    other = mine.with_name("another")
+    for folder in (mine, other):
+        folder.mkdir(parents=True)
+    omniglot.STUDY.forget(settings)
+    assert not mine.exists() and other.exists()
+
+
+def test_settings_have_the_names_of_the_literature():
+    assert setting_of("20w5s") == (20, 5) and setting_of("5w1s") == (5, 1)
+
+
+def test_rows_are_the_scores():
+    """Accuracy and its interval by hand; ECE of two bins by hand."""
+    correct = np.array([[[1.0, 0.0], [1.0, 1.0], [0.0, 0.0]]])
+    confidence = np.array([[[0.9, 0.3], [0.9, 0.9], [0.3, 0.3]]])
+    found = ClassScores(correct.mean(axis=2), np.array([[1.0, 2.0, 3.0]]), confidence, correct)
+    rows = {row["metric"]: row for row in images.rows(found, setting="s", method="m", protocol="paper", paper=60.0)}
+    assert rows["accuracy, paper"]["mean"] == pytest.approx(50.0) and rows["accuracy, paper"]["paper"] == 60.0
+    assert rows["accuracy, paper"]["ci95"] == pytest.approx(1.96 * np.std([50, 100, 0], ddof=1) / 3**0.5)
+    assert rows["ECE, paper"]["mean"] == pytest.approx(0.5 * 0.1 + 0.5 * 0.3)
+    assert rows["NLL, paper"]["mean"] == 2.0
+
+
+def test_seeds_are_repeated_where_the_table_says():
+    settings = omniglot.FULL
+    assert few_shot.seeds_of(settings, ("5w1s", "best", "maml")) == (0, 1, 2)
+    assert few_shot.seeds_of(settings, ("5w1s", "best", "reptile")) == (0,)
+    assert few_shot.seeds_of(settings, ("5w1s", "paper", "gem-bml+")) == (0,)
+
+
+def test_protocols_are_those_of_the_paper_and_a_strict_one():
+    assert (PROTOCOLS["paper"].queries, PROTOCOLS["paper"].tasks, PROTOCOLS["paper"].inductive) == (1, 600, False)
+    assert PROTOCOLS["strict"].queries == PROTOCOLS["inductive"].queries == 15 and PROTOCOLS["strict"].tasks >= 1000
