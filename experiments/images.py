@@ -173,15 +173,18 @@ def judge(
     setup: Setup, states: State, *, steps: int, num_tasks: int, validation: int, split: str = "test"
 ) -> ClassScores:
     """Fit the temperature of each seed's prior on validation classes and score it: arrays [seeds, tasks, …]."""
-    seed = TEST_SEED if split == "test" else VALIDATION_SEED
+    at, seed = (steps,), TEST_SEED if split == "test" else VALIDATION_SEED
 
-    def one(state):
-        calibration = calibrate_steps(setup, state, at=(steps,), num_tasks=validation)
-        return scores(setup, state, calibration, at=(steps,), num_tasks=num_tasks, seed=seed, split=split)
+    @jax.jit  # one program for all seeds: what it is made of is much, what it does is little
+    def every_seed(states, known, asked):
+        def one(state):
+            calibration = calibrate_steps(setup, state, at=at, num_tasks=validation, pool=known)
+            return scores(setup, state, calibration, at=at, num_tasks=num_tasks, seed=seed, pool=asked)
 
-    count = jax.tree.leaves(states)[0].shape[0]
-    found = [one(jax.tree.map(lambda leaf, i=i: leaf[i], states)) for i in range(count)]
-    return jax.tree.map(lambda *leaves: np.stack([np.asarray(leaf)[:, 0] for leaf in leaves]), *found)
+        return jax.lax.map(one, states)
+
+    found = every_seed(states, setup.tasks.pool("validation"), setup.tasks.pool(split))
+    return jax.tree.map(lambda leaf: np.asarray(leaf)[:, :, 0], found)
 
 
 MIN_COUNT = 2000  # predictions of a bin that counts in the largest calibration error

@@ -218,7 +218,9 @@ def test_training_ends_with_a_calibration_for_either_way_of_answering(tmp_path, 
 
     def first_logit(setup, state, *, steps):
         q = setup.learner.cell.family.start(state.prior.dist)
-        logits, _ = setup.predictor.prepare(jax.random.key(0), None, q, Data(as_seen(x), y), as_seen(NEW[0]))
+        logits, _ = setup.predictor.prepare(
+            jax.random.key(0), None, q, Data(as_seen(x), jnp.asarray(y)), as_seen(NEW[0])
+        )
         return jax.tree.map(lambda leaf: jnp.full((steps + 1,), logits[0, 0, 0]), tiny_photos.calibration(1.0))
 
     monkeypatch.setattr(training, "calibrate_steps", first_logit)
@@ -228,7 +230,7 @@ def test_training_ends_with_a_calibration_for_either_way_of_answering(tmp_path, 
     training.finish(setup, run, state)
     runs.release(run)
     trained, mean = metaprior.load(tmp_path / "run").trained, state.prior.dist.mean
-    assert trained.inductive is not None
+    assert trained.inductive is not None and setup.model.inductive is not None
     together, one_by_one = float(trained.calibration.log_noise[0]), float(trained.inductive.log_noise[0])
     assert together == pytest.approx(float(setup.model.apply(mean, as_seen(NEW[0]))[0, 0]), rel=1e-9)
     assert one_by_one == pytest.approx(float(setup.model.inductive(mean, as_seen(x), as_seen(NEW[0]))[0, 0]), rel=1e-9)

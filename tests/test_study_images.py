@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
@@ -98,7 +99,7 @@ def test_a_training_that_was_cut_off_goes_on_to_the_same_end(monkeypatch):
         images.train(setup, (0, 1), chunk=1)
     again = images.train(setup, (0, 1), chunk=1)
     assert saves == [1, 2, 3, 4]
-    plain = lambda leaf: jax.random.key_data(leaf) if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key) else leaf
+    plain = lambda leaf: jax.random.key_data(leaf) if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) else leaf
     for a, b in zip(jax.tree.leaves(whole.states), jax.tree.leaves(again.states), strict=True):
         np.testing.assert_array_equal(plain(a), plain(b))
     np.testing.assert_array_equal(whole.query_nll, again.query_nll)
@@ -133,7 +134,7 @@ def test_rows_are_the_scores():
     """Accuracy and its interval by hand; ECE of two bins by hand."""
     correct = np.array([[[1.0, 0.0], [1.0, 1.0], [0.0, 0.0]]])
     confidence = np.array([[[0.9, 0.3], [0.9, 0.9], [0.3, 0.3]]])
-    found = ClassScores(correct.mean(axis=2), np.array([[1.0, 2.0, 3.0]]), confidence, correct)
+    found = ClassScores(*map(jnp.asarray, (correct.mean(axis=2), [[1.0, 2.0, 3.0]], confidence, correct)))
     rows = {row["metric"]: row for row in images.rows(found, setting="s", method="m", protocol="paper", paper=60.0)}
     assert rows["accuracy, paper"]["mean"] == pytest.approx(50.0) and rows["accuracy, paper"]["paper"] == 60.0
     assert rows["accuracy, paper"]["ci95"] == pytest.approx(1.96 * np.std([50, 100, 0], ddof=1) / 3**0.5)

@@ -52,7 +52,13 @@ def adapted_parts(setup: Setup, predictor: Predictor, state: State, key, at: Seq
 
 
 def calibrate_steps(
-    setup: Setup, state: State, *, steps: int = 10, at: Sequence[int] | None = None, num_tasks: int = 100
+    setup: Setup,
+    state: State,
+    *,
+    steps: int = 10,
+    at: Sequence[int] | None = None,
+    num_tasks: int = 100,
+    pool: tuple | None = None,
 ) -> Calibration:
     """Width and noise for the prior predictive and after each number of steps, on validation tasks: arrays [len(at)].
 
@@ -62,6 +68,7 @@ def calibrate_steps(
         steps: 0, 1, … up to this many.
         at: or these numbers of steps, in rising order.
         num_tasks: validation tasks.
+        pool: the data they are made of; None reads those of the validation split.
     """
     at = _step_numbers(steps, at)
     predictor = setup.predictor
@@ -78,7 +85,7 @@ def calibrate_steps(
         later = jax.lax.map(lambda parts: calibrate(predictor, parts, targets), by_step)
         return later if first is None else _joined(calibrate(predictor, first, targets), later)
 
-    return jax.jit(run)(state, setup.tasks.pool("validation"))
+    return jax.jit(run)(state, setup.tasks.pool("validation") if pool is None else pool)
 
 
 def evaluate(
@@ -105,10 +112,11 @@ def scores(
     num_tasks: int,
     seed: int = TEST_SEED,
     split: str = "test",
+    pool: tuple | None = None,
 ) -> Any:
     """Task by task and step by step, arrays [num_tasks, len(at)]: the tasks depend on the seed alone, so methods pair up.
 
-    `split` names the classes that tasks of given data are made of. Curves have `TaskScores`, classes have `ClassScores`.
+    `split` names the classes that tasks of given data are made of, or `pool` holds them. Curves have `TaskScores`, classes have `ClassScores`.
     """
     if calibration.log_noise.shape[0] < len(at):
         raise ValueError(
@@ -125,10 +133,10 @@ def scores(
         return later if first is None else _joined(score(first, jax.tree.map(lambda leaf: leaf[0], calibration)), later)
 
     @jax.jit
-    def run(keys, pool):
-        return jax.lax.map(lambda key: one_task(key, pool), keys, batch_size=min(num_tasks, 25))
+    def run(keys, data):
+        return jax.lax.map(lambda key: one_task(key, data), keys, batch_size=min(num_tasks, 25))
 
-    return run(task_keys(jax.random.key(seed), num_tasks), setup.tasks.pool(split))
+    return run(task_keys(jax.random.key(seed), num_tasks), setup.tasks.pool(split) if pool is None else pool)
 
 
 def _step_numbers(steps: int, at: Sequence[int] | None) -> tuple[int, ...]:

@@ -2,6 +2,8 @@
 
 Class numbers are drawn anew for every task, so the columns of a classifier's head are exchangeable. A *shared* head takes that
 seriously: all columns have one prior, its gradient is the average over columns, and the prior then serves any number of classes.
+To a softmax only differences of columns count, so the common mean stays where it began; what is learned of such a head are its
+widths, and with them how fast each feature is taken up.
 """
 
 from collections.abc import Callable

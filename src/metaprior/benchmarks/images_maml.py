@@ -4,6 +4,7 @@ Second-order gradients through a few plain steps on the mean loss of the support
 of Omniglot. First weights and episodes are drawn once, as arrays, so that differences are differences of the programs alone.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -12,7 +13,6 @@ import numpy as np
 
 from metaprior import methods
 from metaprior.benchmarks.images_problem import Pool, Setting, set_up
-from metaprior.benchmarks.problem import Runner
 from metaprior.likelihoods import categorical
 from metaprior.meta import State, meta_learner, task_keys
 from metaprior.models import Model
@@ -33,6 +33,15 @@ class Problem(NamedTuple):
 
     weights: Params
     episodes: Episode
+
+
+class Runner(NamedTuple):
+    """An implementation, ready to be timed: `train` alone is on the clock, and returns when the work is done."""
+
+    load: Callable[[Episode], Any]  # -> episodes as the library wants them
+    begin: Callable[[Params], Any]  # -> its state before the first iteration
+    train: Callable[[Any, Any], tuple[Any, Any]]  # (state, loaded episodes) -> (state, query loss of every iteration)
+    weights: Callable[[Any], Any]
 
 
 def problem(setting: Setting, pool: Pool, iterations: int) -> Problem:

@@ -1,7 +1,7 @@
 """The problems on which speed on images is measured: which tasks, how many of them, and the images that they are made of."""
 
 import os
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Int, UInt8
@@ -70,6 +70,8 @@ def pool(setting: Setting) -> tuple[Pool, str]:
 
 def set_up(setting: Setting, method: str, *, precision: str | None) -> Setup:
     """A row of the table as everybody trains it, with 5 steps on the support and in GEM-BML+ one on the query after them."""
-    second = {"query_steps": QUERY_STEPS, "second_stage": "sequential"} if method == "gem-bml+" else {"query_steps": 0}
-    sizes = {name: getattr(setting, name) for name in ("tasks", "ways", "shots", "queries", "meta_batch", "filters")}
-    return assemble(Settings(method=method, steps=STEPS, precision=precision, **sizes, **second))
+    chosen: dict[str, Any] = {name: value for name, value in setting._asdict().items() if name != "target"}
+    chosen |= {"method": method, "steps": STEPS, "query_steps": 0, "precision": precision}
+    if method == "gem-bml+":
+        chosen |= {"query_steps": QUERY_STEPS, "second_stage": "sequential"}
+    return assemble(Settings(**chosen))

@@ -26,7 +26,7 @@ METHODS = ("gem-bml+", "maml", "fomaml")
 class Program(NamedTuple):
     """A compiled chunk of iterations, to be called again and again with what it returned."""
 
-    advance: Callable[[Any], Any]
+    advance: Callable[[Any], Any]  # returns when the work is done
     carry: Any
     bytes: int | None  # of all it needs: arguments, results and temporaries, where the backend tells
     seconds: float  # to compile
@@ -47,9 +47,7 @@ def _method(setting: Setting, pool: Pool, name: str, precision: str | None, iter
     def make() -> Program:
         setup, images = set_up(setting, name, precision=precision), jax.device_put(pool)
         train = trainer(setup.learner, setup.tasks.sample, setting.meta_batch)
-        carry = initial_state(setup)
-        compiled, size, seconds = _compiled(lambda state, *pool: train(state, iterations, *pool)[0], carry, *images)
-        return Program(lambda state: compiled(state, *images), carry, size, seconds)
+        return _compiled(lambda state, *pool: train(state, iterations, *pool)[0], initial_state(setup), *images)
 
     return make
 
@@ -61,10 +59,9 @@ def _floor(setting: Setting, pool: Pool, how: str, precision: str | None, iterat
         keys = task_keys(jax.random.key(0), setting.meta_batch)
         draw = jax.jit(jax.vmap(lambda key, *pool: setup.tasks.sample(key, *pool), in_axes=(0, None, None)))
         support, query = (jax.tree.map(_together, data) for data in draw(keys, *pool))
-        carry = jax.tree.map(jnp.zeros_like, params)
         chunk = floor_passes(lambda params, data: mean_loss(setup.likelihood, params, data), iterations)
-        compiled, size, seconds = _compiled(chunk, carry, params, support, query)
-        return Program(lambda total: compiled(total, params, support, query), carry, size, seconds)
+        nothing = jax.tree.map(jnp.zeros_like, params)
+        return _compiled(chunk, Gradients(nothing, nothing), params, support, query)
 
     return make
 
@@ -76,27 +73,34 @@ def computed(params: Params, how: str) -> Params:
     return jax.tree.map(change, params, is_leaf=is_layer)
 
 
-def floor_passes(loss: Callable[[Params, Data], Any], iterations: int) -> Callable[..., Params]:
-    """(sum, weights, support, query) -> sum of the gradients of all passes of so many meta-iterations.
+class Gradients(NamedTuple):
+    """Of the last pass over the support and of the last one over the query."""
 
-    A sum, because of gradients that nobody uses the compiler would leave out those of most weights.
+    support: Params
+    query: Params
+
+
+def floor_passes(loss: Callable[[Params, Data], Any], iterations: int) -> Callable[..., Gradients]:
+    """(gradients, weights, support, query) -> gradients, after all passes of so many meta-iterations.
+
+    Both sets of gradients are handed out: of one that nobody sees the compiler would leave out the most part.
     """
     gradient = jax.grad(loss)
 
-    def once(total: Params, params: Params, data: Data) -> Params:
+    def once(before: Params, params: Params, data: Data) -> Params:
         # The first weights depend on the pass before, by less than can be seen: else the compiler would do one pass for all.
         (first, *others), structure = jax.tree.flatten(params)
-        shifted = structure.unflatten([first + 1e-30 * jax.tree.leaves(total)[0], *others])
-        return jax.tree.map(jnp.add, total, gradient(shifted, data))
+        return gradient(structure.unflatten([first + 1e-30 * jax.tree.leaves(before)[0], *others]), data)
 
-    def chunk(total, params, support, query):
-        def several(total, data, count):
-            return jax.lax.scan(lambda total, _: (once(total, params, data), None), total, None, length=count)[0]
+    def chunk(found: Gradients, params: Params, support: Data, query: Data) -> Gradients:
+        def several(before, data, count):
+            return jax.lax.scan(lambda before, _: (once(before, params, data), None), before, None, length=count)[0]
 
-        def iteration(total, _):
-            return several(several(total, support, STEPS), query, QUERY_STEPS), None
+        def iteration(found, _):
+            on_support = several(found.support, support, STEPS)
+            return Gradients(on_support, several(on_support, query, QUERY_STEPS)), None
 
-        return jax.lax.scan(iteration, total, None, length=iterations)[0]
+        return jax.lax.scan(iteration, found, None, length=iterations)[0]
 
     return chunk
 
@@ -106,11 +110,11 @@ def _together(leaf):
     return leaf.reshape(-1, *leaf.shape[2:])
 
 
-def _compiled(chunk: Callable[..., Any], *arguments: Any) -> tuple[Callable[..., Any], int | None, float]:
+def _compiled(chunk: Callable[..., Any], carry: Any, *arguments: Any) -> Program:
     began = time.perf_counter()
-    compiled = jax.jit(chunk).lower(*arguments).compile()
-    found = compiled.memory_analysis()
-    size = None
+    compiled = jax.jit(chunk).lower(carry, *arguments).compile()
+    found, size = compiled.memory_analysis(), None
     if found is not None:
         size = found.argument_size_in_bytes + found.output_size_in_bytes + found.temp_size_in_bytes
-    return compiled, size, time.perf_counter() - began
+    advance = lambda carry: jax.block_until_ready(compiled(carry, *arguments))
+    return Program(advance, carry, size, time.perf_counter() - began)

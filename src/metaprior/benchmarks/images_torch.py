@@ -1,4 +1,7 @@
-"""MAML on images by torch.func: `functional_call` for the network, `grad` inside, `vmap` over tasks, autograd outside.
+"""MAML on images by torch.func: `functional_call` for the network, `grad` inside, `vmap` over tasks, `grad` outside.
+
+Batch normalisation is written out. PyTorch's own has a wrong second derivative under `vmap` where it has a scale (seen in 2.13):
+even the biases of the convolutions before it, on which nothing depends, get a gradient.
 
 PyTorch is imported when a runner is made, never with this module.
 """
@@ -10,19 +13,23 @@ from typing import Any
 import jax
 import numpy as np
 
-from metaprior.benchmarks.images_maml import INNER_RATE, META_RATE
-from metaprior.benchmarks.problem import Runner
+from metaprior.benchmarks.images_maml import INNER_RATE, META_RATE, Runner
 from metaprior.types import Episode, Params
 
 
-def runner(weights: Params, steps: int, *, compiled: bool = False) -> Runner:
-    """For the network that `weights` are of; `compiled`: the meta-gradient by torch.compile."""
+def runner(weights: Params, steps: int, *, precision: str = "float32", compiled: bool = False) -> Runner:
+    """For the network that `weights` are of.
+
+    Args:
+        weights: as our four-block network has them.
+        steps: inner steps.
+        precision: "tf32" or "float32".
+        compiled: whether torch.compile compiles the meta-gradient.
+    """
     import torch
 
     place = device()
-    network = _network(weights)
-    meta_loss = _meta_loss(network, steps)
-    gradient: Callable[..., Any] = torch.func.grad_and_value(meta_loss)
+    gradient: Callable[..., Any] = torch.func.grad_and_value(_meta_loss(_network(weights), steps))
     if compiled:
         gradient = torch.compile(gradient, fullgraph=True, dynamic=False)
 
@@ -36,15 +43,15 @@ def runner(weights: Params, steps: int, *, compiled: bool = False) -> Runner:
         return named, torch.optim.Adam(named.values(), lr=META_RATE, fused=place == "cuda")
 
     def train(state, batches):
-        named, optimizer = state
-        losses = []
-        for batch in batches:
-            grads, loss = gradient(named, *batch)
-            for name, tensor in named.items():
-                tensor.grad = grads[name]
-            optimizer.step()
-            losses.append(loss.detach())
-        found = torch.stack(losses).cpu()  # waits for the card
+        (named, optimizer), losses = state, []
+        with rounding(precision):
+            for batch in batches:
+                grads, loss = gradient(named, *batch)
+                for name, tensor in named.items():
+                    tensor.grad = grads[name]
+                optimizer.step()
+                losses.append(loss.detach())
+            found = torch.stack(losses).cpu()  # waits for the card
         return state, found.numpy()
 
     return Runner(load, begin, train, lambda state: {name: tensor.cpu().numpy() for name, tensor in state[0].items()})
@@ -89,29 +96,34 @@ def named_arrays(weights: Params) -> dict[str, np.ndarray]:
 def _network(weights: Params):
     """Strided convolutions, normalisation by the statistics of the batch, ReLU; the mean over positions; a dense head."""
     import torch
-    from torch.nn import functional
 
-    layers = list(zip(weights.features.convs, weights.features.norms, strict=True))
+    class Norm(torch.nn.Module):
+        def __init__(self, channels: int, epsilon: float):
+            super().__init__()
+            self.weight, self.bias = (torch.nn.Parameter(torch.zeros(channels)) for _ in range(2))
+            self.epsilon = epsilon
+
+        def forward(self, x):
+            x = x - x.mean((0, 2, 3), keepdim=True)
+            scale = self.weight[:, None, None] * torch.rsqrt(x.square().mean((0, 2, 3), keepdim=True) + self.epsilon)
+            return x * scale + self.bias[:, None, None]
 
     class Network(torch.nn.Module):
         def __init__(self):
             super().__init__()
-            shapes = [np.shape(conv.weight) for conv, _ in layers]
-            with_bias = [conv.bias is not None for conv, _ in layers]
+            convs, norms = weights.features.convs, weights.features.norms
+            layers = [(*np.shape(conv.weight), conv.bias is not None) for conv in convs]
             self.convs = torch.nn.ModuleList(
-                torch.nn.Conv2d(c, f, (h, w), stride=2, bias=bias)
-                for (h, w, c, f), bias in zip(shapes, with_bias, strict=True)
+                torch.nn.Conv2d(channels, filters, (height, width), stride=2, bias=bias)
+                for height, width, channels, filters, bias in layers
             )
-            self.norms = torch.nn.ModuleList(
-                torch.nn.BatchNorm2d(shape[-1], eps=norm.epsilon, track_running_stats=False)
-                for shape, (_, norm) in zip(shapes, layers, strict=True)
-            )
+            self.norms = torch.nn.ModuleList(Norm(np.size(norm.scale), norm.epsilon) for norm in norms)
             self.head = torch.nn.Linear(*np.shape(weights.head.weight))
 
         def forward(self, x):
             for conv, norm in zip(self.convs, self.norms, strict=True):
                 margins = (*_margins(x.shape[-1]), *_margins(x.shape[-2]))
-                x = norm(conv(functional.pad(x, margins))).relu()
+                x = norm(conv(torch.nn.functional.pad(x, margins))).relu()
             return self.head(x.mean((2, 3)))
 
     return Network().to(device())

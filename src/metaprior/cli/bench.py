@@ -2,7 +2,7 @@
 
 import json
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,10 +25,12 @@ Measure the program itself: what a meta-step costs, whatever it learns.
 what:
   memory     temporary memory of one meta-step, by method and number of inner steps
   sinusoid   meta-iterations per second beside PyTorch, TorchOpt, higher and a bare JAX loop, on one problem
+  images     milliseconds of a meta-iteration on images beside the passes it cannot do without; MAML beside torch.func
 
 examples:
   metaprior bench memory
   metaprior bench sinusoid
+  metaprior bench images
 
 options:
   -h, --help   this text; of a measurement: metaprior bench sinusoid --help
@@ -58,6 +60,21 @@ what is missing is named and left out.
 gem-bml+ has a point as prior and posterior and takes one step of MAML's kind on the support and one on the query; its
 default recipe also learns a width for every weight. Of torch.func the meta-gradient is compiled and PyTorch's Adam follows,
 or the whole iteration is compiled, Adam written out. Losses are those of unseen tasks after one step."""
+
+IMAGES_HELP = """Time a whole meta-iteration on images beside the forward and backward passes that it cannot do without.
+
+examples:
+  metaprior bench images
+  metaprior bench images --setting omniglot-5w1s --precision tf32 --rounds 21
+  metaprior bench images --out results/bench-images.json
+
+GEM-BML+ takes 5 steps on the support and one on the query, each with weights of its own for every task. The floor is as many
+passes over as many images with one set of weights for all tasks, the faster of a convolution and patches times a matrix: no
+steps, no drawing of tasks, no reports. Both are timed in turns in one process; look at the ratios.
+
+Then second-order MAML, ours and by torch.func, from the same weights on the same episodes, whose first losses must agree.
+PyTorch comes with pip install 'metaprior[bench]'; where it is missing, that is said and left out. Random bytes stand in for
+images where METAPRIOR_DATA does not say where they are."""
 
 
 @dataclass(frozen=True)
@@ -92,12 +109,40 @@ class Sinusoid:
     """Print one JSON object on stdout, with the speeds as `implementations` and the losses as `loss_after_200`."""
 
 
+@dataclass(frozen=True)
+class Images:
+    """The flags of `metaprior bench images`."""
+
+    setting: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME ...", help_behavior_hint="(default: all)")] = ()
+    """omniglot-5w1s, omniglot-20w1s, miniimagenet-5w1s, or 'miniimagenet-5w1s, 16 tasks'."""
+    only: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME ...", help_behavior_hint="(default: all)")] = ()
+    """Programs to time, by the names of the table; torch is the comparison with PyTorch."""
+    precision: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME ...")] = ("tf32", "float32")
+    """Of products: tf32, float32 or bf16. A CPU knows no tf32."""
+    queries: int | None = None
+    """Query images of each class; auto: 5 of Omniglot, 15 of miniImageNet."""
+    meta_batch: int | None = None
+    """Tasks of a meta-iteration; auto: 32 (5-way), 16 (20-way), 4 (miniImageNet)."""
+    filters: int | None = None
+    """Channels of every block of the network; auto: 64 and 32."""
+    rounds: int = 9
+    """How often each is timed; the median counts."""
+    iterations: int = 50
+    """Meta-iterations of one dispatch."""
+    compiled: bool = False
+    """Let torch.compile take part, which takes minutes."""
+    out: Annotated[Path | None, tyro.conf.arg(help_behavior_hint="(default: none)")] = None
+    """Results file to write, again after each setting."""
+    json: bool = False
+    """Print one JSON object on stdout."""
+
+
 def run(argv: list[str]) -> int:
     """The command."""
     if not argv or argv[0] in ("-h", "--help"):
         print(HELP, end="")
         return 0
-    measurements = {"memory": memory, "sinusoid": sinusoid}
+    measurements = {"memory": memory, "sinusoid": sinusoid, "images": images}
     require_known("measurement", argv[0], measurements)
     return measurements[argv[0]](argv[1:])
 
@@ -142,6 +187,34 @@ def sinusoid(argv: list[str]) -> int:
     return 1 if disagreements else 0
 
 
+def images(argv: list[str]) -> int:
+    """`metaprior bench images`."""
+    from metaprior.benchmarks import images as benchmark
+
+    asked = parse(Images, argv, prog="metaprior bench images", help=IMAGES_HELP)
+    sizes = {
+        name: value for name in ("queries", "meta_batch", "filters") if (value := getattr(asked, name)) is not None
+    }
+    command = shlex.join(["metaprior", "bench", "images", *argv])
+    keep = lambda found: None if asked.out is None else benchmark.write(asked.out, found, command)
+    with progress() as report:
+        found = benchmark.measure(
+            settings=asked.setting or tuple(benchmark.SETTINGS), only=asked.only, precisions=asked.precision,
+            rounds=asked.rounds, iterations=asked.iterations, compiled=asked.compiled, sizes=sizes, report=report, keep=keep,
+        )  # fmt: skip
+    for line in benchmark.notes(found):
+        console.note(line)
+    if asked.json:
+        print(json.dumps(found))
+    else:
+        for table in benchmark.tables(found):
+            console.output().print(images_table(*table))
+    disagreements = benchmark.disagreements(found)
+    for sentence in disagreements:
+        console.note(f"speeds say nothing: {sentence}")
+    return 1 if disagreements else 0
+
+
 def memory_table(found: dict[str, dict[str, int]]) -> Table:
     """Memory by method and steps, and how much it grows from the first to the last."""
     steps = list(next(iter(found.values())))
@@ -166,6 +239,16 @@ def speed_table(found: dict[str, Any]) -> Table:
     for name, speed in found["implementations"].items():
         ratios = [f"{ratios[name]:.3g}" for ratios in found["ratios"].values()]
         grid.add_row(name, f"{speed:,.0f}", *ratios, f"{found['loss_after_200'][name]:.4f}")
+    return grid
+
+
+def images_table(title: str, head: Sequence[str], lines: Sequence[Sequence[str]]) -> Table:
+    """Words first, then numbers."""
+    grid = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left")
+    for place, word in enumerate(head):
+        grid.add_column(word, justify="right" if place > 1 else "left")
+    for line in lines:
+        grid.add_row(*line)
     return grid
 
 

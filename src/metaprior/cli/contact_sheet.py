@@ -8,16 +8,17 @@ from jaxtyping import Float, UInt8
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
+from matplotlib.transforms import Bbox, TransformedBbox
 
 from metaprior.figures import BLACK, BLUE, GREY
 
 Pixels = UInt8[np.ndarray, "N H W C"]
 
 # In inches. Everything is placed by hand on one pair of axes: hundreds of them would take minutes to lay out.
-CELL, MARGIN, GAP = 3.1, 0.3, 0.06
-SHOWN_HEIGHT, SHOWN_SIDE = 0.86, 0.53
+CELL, MARGIN, GAP = 3.25, 0.3, 0.06
+SHOWN_HEIGHT, SHOWN_SIDE = 0.86, 0.56
 NEW_HEIGHT, NEW_SIDE = 1.22, 0.95
-BAR_LEFT, BAR_WIDTH, LINE = 0.88, 0.62, 0.19
+BAR_LEFT, BAR_WIDTH, LINE = 1.02, 0.62, 0.19
 COLUMNS, LEAST_COLUMNS = 4, 2
 SHOWN_EACH, SHOWN_CLASSES, BARS = 5, 40, 4
 LIMIT = 60  # new pictures on a sheet
@@ -49,7 +50,7 @@ def contact_sheet(shown: Sequence[Shown], new: Sequence[New], *, title: str) -> 
     figure = Figure(figsize=(width, height))
     axes = figure.add_axes((0, 0, 1, 1), xlim=(0, width), ylim=(height, 0), autoscale_on=False)
     axes.set_axis_off()
-    _text(axes, MARGIN, 0.32, title, size=13, weight="bold")
+    _text(axes, MARGIN, 0.32, title, size=11, weight="bold")
     count = sum(len(one.pixels) for one in shown)
     _text(
         axes, MARGIN, top - 0.22, f"shown: {_of(len(first), len(shown), 'class', 'classes')}, {count} pictures", size=10
@@ -98,7 +99,7 @@ def cut(text: str, length: int) -> str:
 
 
 def _draw_shown(axes: Axes, x: float, y: float, one: Shown) -> None:
-    _text(axes, x, y, cut(one.name, 30), size=8.5, weight="bold")
+    _text(axes, x, y, cut(one.name, 28), width=CELL - 0.9, size=8.5, weight="bold")
     for place, pixels in enumerate(one.pixels[:SHOWN_EACH]):
         _thumbnail(axes, x + place * (SHOWN_SIDE + GAP), y + 0.1, SHOWN_SIDE, pixels)
     if (more := len(one.pixels) - SHOWN_EACH) > 0:
@@ -108,10 +109,11 @@ def _draw_shown(axes: Axes, x: float, y: float, one: Shown) -> None:
 def _draw_new(axes: Axes, x: float, y: float, one: New, names: Sequence[str]) -> None:
     _thumbnail(axes, x, y, NEW_SIDE, one.pixels)
     left = x + NEW_SIDE + 0.1
-    _text(axes, left, y + 0.08, cut(one.name, 30), size=7, color=GREY)
+    _text(axes, left, y + 0.08, cut(one.name, 32), width=CELL - NEW_SIDE - 0.2, size=7, color=GREY)
     for place, (name, probability) in enumerate(likely(one.probabilities, names, BARS)):
         middle, chosen = y + 0.28 + place * LINE, place == 0
-        _text(axes, left, middle, cut(name, 13), size=7.5, weight="bold" if chosen else "normal")
+        weight = "bold" if chosen else "normal"
+        _text(axes, left, middle, cut(name, 13), width=BAR_LEFT - 0.04, size=7.5, weight=weight)
         for share, colour in ((1.0, "0.92"), (probability, BLUE if chosen else "0.6")):
             bar = Rectangle((left + BAR_LEFT, middle - 0.055), share * BAR_WIDTH, 0.11, color=colour, linewidth=0)
             axes.add_patch(bar)
@@ -125,9 +127,14 @@ def _thumbnail(axes: Axes, x: float, y: float, side: float, pixels: UInt8[np.nda
     axes.imshow(picture, extent=(x, x + across, y + down, y), cmap="gray", vmin=0, vmax=255, aspect="auto")
 
 
-def _text(axes: Axes, x: float, y: float, text: str, *, color: str = BLACK, ha: str = "left", **options) -> None:
-    # Names are other people's: a dollar sign is not the beginning of a formula, and no name is longer than one line.
-    axes.text(x, y, " ".join(text.split()), color=color, ha=ha, va="center", parse_math=False, **options)
+def _text(
+    axes: Axes, x: float, y: float, text: str, *, width: float | None = None, color: str = BLACK, **options
+) -> None:
+    # Names are other people's: a dollar sign is not the beginning of a formula, and what is too wide must end somewhere.
+    put = axes.text(x, y, " ".join(text.split()), color=color, va="center", parse_math=False, **options)
+    if width is not None:
+        put.set_clip_box(TransformedBbox(Bbox.from_bounds(x, y - 1, width, 2), axes.transData))
+        put.set_clip_on(True)
 
 
 def _of(first: int, all: int, one: str, many: str) -> str:

@@ -14,7 +14,7 @@ from typing import Annotated
 import tyro
 from rich.table import Table
 
-from metaprior import checkpoints, runs, training
+from metaprior import checkpoints, estimates, runs, training
 from metaprior.cli import console
 from metaprior.cli.arguments import parse
 from metaprior.meta import State
@@ -28,6 +28,7 @@ examples:
   metaprior train sinusoid --method gem-bml+ --out runs/sine
   metaprior train sinusoid-challenging --method maml --shots 5 --hidden 100 100
   metaprior train --resume --out runs/sine --iterations 80000
+  metaprior train omniglot --method maml --meta-batch 32 --estimate
 
 Ctrl-C saves and stops; --resume goes on, and ends with the same prior as if nothing had happened."""
 
@@ -65,6 +66,8 @@ class Train:
     """Iterations between checkpoints."""
     quiet: bool = False
     """Show warnings and errors only."""
+    estimate: bool = False
+    """Print the memory and the time that the run will take, from a trial of a few iterations, and do not begin it."""
 
 
 def run(argv: list[str]) -> int:
@@ -77,6 +80,9 @@ def run(argv: list[str]) -> int:
     if asked.resume:
         asked = _with_settings_of(folder, argv)
     setup = assemble(asked.settings.checked())
+    if asked.estimate:
+        console.output().print(_estimate(setup, done=_done(folder) if asked.resume else 0))
+        return 0
     with opened(setup, folder, resume=asked.resume) as folder_run:
         train_into(setup, folder_run, chunk=asked.chunk, checkpoint_every=asked.checkpoint_every, quiet=asked.quiet)
     return 0
@@ -111,7 +117,7 @@ def train_into(
     began, folder, total = time.perf_counter(), folder_run.folder, setup.settings.iterations
     start = max(checkpoints.available(folder_run.checkpoints), default=0)
     try:
-        with console.progress(total, start=start, quiet=quiet) as report:
+        with console.progress(total, start=start, quiet=quiet) as report, estimates.explained(setup):
             state = training.train(setup, folder_run, chunk=chunk, checkpoint_every=checkpoint_every, report=report)
     except KeyboardInterrupt as stop:
         words = str(stop) or "stopped; go on from the last checkpoint"
@@ -119,6 +125,46 @@ def train_into(
     calibration = _calibrated(setup, folder_run, state)
     if not quiet:
         console.output().print(_summary(folder_run, calibration, time.perf_counter() - began))
+
+
+def _estimate(setup: Setup, *, done: int) -> Table:
+    with console.waiting("compiling and trying"), estimates.explained(setup):
+        found = estimates.estimate(setup, iterations=max(setup.settings.iterations - done, 0))
+    memory, size = found.memory, estimates.size
+    per_iteration = found.seconds_of_iteration
+    rows = {
+        "memory": f"{size(memory.total)} for a compiled chunk of iterations",
+        "arguments": f"{size(memory.arguments)}, {size(memory.pool)} of it images"
+        if memory.pool
+        else size(memory.arguments),
+        "temporaries": size(memory.temporaries),
+        "results": size(memory.results),
+        "device": "does not say what it has" if memory.device is None else f"{size(memory.device)} in all",
+        "time": f"{_duration(found.seconds)} for {found.iterations:,} iterations of {1e3 * per_iteration:.3g} ms "
+        f"({found.seconds_to_compile:.0f} s to compile), calibration not counted",
+    }
+    if memory.device is not None and memory.total > memory.device:
+        rows["too much"] = f"lower {', '.join(estimates.knobs(setup))}"
+    grid = Table.grid(padding=(0, 2))
+    for word, value in rows.items():
+        grid.add_row(word, value)
+    return grid
+
+
+def _duration(seconds: float) -> str:
+    """For people.
+
+    >>> [_duration(seconds) for seconds in (4.2, 150, 5400)]
+    ['4 s', '2.5 min', '1.5 h']
+    """
+    if seconds >= 3600:
+        return f"{seconds / 3600:.1f} h"
+    return f"{seconds / 60:.1f} min" if seconds >= 120 else f"{seconds:.0f} s"
+
+
+def _done(folder: Path) -> int:
+    """Iterations that a run has behind it."""
+    return max(checkpoints.available(runs.open_run(folder).checkpoints), default=0)
 
 
 def _with_settings_of(folder: Path, argv: list[str]) -> Train:

@@ -1,0 +1,73 @@
+"""From settings to networks and tasks of images; what makes no sense is refused before anything is read."""
+
+from pathlib import Path
+from typing import Any
+
+import jax
+import pytest
+
+from metaprior import recipes
+from metaprior.methods import METHODS
+from metaprior.settings import IMAGES_ONLY, Settings, as_dict, assemble, from_dict, method_of
+from metaprior.tasks import IMAGE_SETS
+
+
+@pytest.mark.parametrize("tasks", IMAGE_SETS)
+@pytest.mark.parametrize("method", [method.name for method in METHODS])
+def test_every_method_can_be_assembled_on_images_without_reading_them(tasks, method, tmp_path):
+    setup = assemble(Settings(tasks=tasks, method=method, filters=2, data_dir=tmp_path / "nowhere",
+                              head="own" if method == "pmaml" else None))  # fmt: skip
+    params = setup.model.init(jax.random.key(0))
+    shape = IMAGE_SETS[tasks].shape
+    assert setup.tasks.shape == shape
+    outputs = jax.eval_shape(lambda: setup.model.apply(params, jax.numpy.zeros((3, *shape))))
+    assert outputs.shape == (3, setup.tasks.outputs)
+
+
+def test_the_recipe_of_a_task_set_goes_under_what_is_given():
+    row = method_of(Settings(tasks="omniglot", method="maml"))
+    assert row.rate == recipes.recipe("omniglot", "maml")["rate"] and row.meta_batch != 5
+    assert method_of(Settings(tasks="omniglot", method="maml", rate=0.125)).rate == 0.125
+    assert method_of(Settings(method="maml")).meta_batch == 5
+
+
+GIVEN = {
+    "ways": 5, "data_dir": Path("x"), "network": "conv4", "filters": 3, "pooling": "mean", "precision": "tf32",
+    "head": "own", "augmented": True,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name, value", GIVEN.items())
+def test_flags_of_images_are_refused_for_curves(name, value):
+    assert set(GIVEN) == set(IMAGES_ONLY)
+    with pytest.raises(ValueError, match=f"no classes or images: leave out --{name.replace('_', '-')}"):
+        given: Any = {name: value}
+        Settings(tasks="sinusoid", **given)
+
+
+def test_unknown_networks_and_heads_are_refused():
+    for field, words in (("network", "network 'convnet'"), ("head", "head 'convnet'")):
+        given: Any = {field: "convnet"}
+        with pytest.raises(ValueError, match=words):
+            assemble(Settings(tasks="omniglot", **given))
+
+
+def test_settings_of_images_survive_json(tmp_path):
+    settings = Settings(tasks="omniglot", ways=20, data_dir=tmp_path, augmented=True)
+    values = as_dict(settings)
+    assert from_dict({**values, "data_dir": str(tmp_path)}) == settings
+
+
+def test_networks_have_the_sizes_of_the_literature():
+    """MAML's network for Omniglot has 111,749 weights without batch normalisation, that for miniImageNet 32,645."""
+    for tasks, count, filters in (("omniglot", 111_749, 64), ("miniimagenet", 32_645, 32)):
+        params = assemble(Settings(tasks=tasks, method="maml")).model.init(jax.random.key(0))
+        assert sum(leaf.size for leaf in jax.tree.leaves(params)) == count + 2 * 4 * filters
+
+
+def test_where_images_are_missing_the_words_say_how_to_get_them(monkeypatch):
+    monkeypatch.delenv("METAPRIOR_DATA", raising=False)
+    with pytest.raises(ValueError, match="metaprior data get omniglot"):
+        assemble(Settings(tasks="omniglot")).tasks.pool("train")
+    with pytest.raises(ValueError, match="where are your images"):
+        assemble(Settings(tasks="images")).tasks.pool("train")
