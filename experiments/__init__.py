@@ -19,6 +19,7 @@ NAMES = (
     "miniimagenet",
     "calibration",
     "inner-optimisers",
+    "compute-memory",
     "time-to-accuracy",
 )
 

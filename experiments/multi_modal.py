@@ -98,7 +98,8 @@ def figure(results: study.Results) -> Figure:
                 label = f"{name}, {'all kinds' if trained_on == MIXTURE else 'this kind'}"
                 axes.plot(settings["shots"], values, line, color=STYLES[name][0], marker="o", markersize=4, label=label)
         axes.set(title=words, xlabel="points of the new task", xscale="log", yscale="log")
-        axes.set_ylim(top=min(HIGHEST, axes.get_ylim()[1]))
+        if axes.get_ylim()[1] > HIGHEST:
+            axes.set_ylim(top=HIGHEST)
         axes.set_xticks(settings["shots"], [str(k) for k in settings["shots"]])
         axes.minorticks_off()
         axes.grid(color="0.92")

@@ -40,7 +40,7 @@ def learner_of(name, **changes):
     return meta_learner(method, likelihood, model=MODEL, optimizer=optimizer, tie=shared_columns(MODEL))
 
 
-@pytest.mark.parametrize("name", ["gem-bml+", "maml"])
+@pytest.mark.parametrize("name", ["gem-bml+", pytest.param("maml", marks=pytest.mark.slow)])
 def test_a_meta_step_with_a_shared_head_does_not_see_class_numbers(name):
     learner = learner_of(name, draw_steps=False)
     state = learner.init(jax.random.key(0), MODEL.init(jax.random.key(1)))

@@ -45,7 +45,8 @@ def test_unknown_names_are_missing():
 ORDER = [
     "types", "names", "scalars", "trees", "metrics", "likelihoods", "families", "last_layer", "data", "tasks", "models",
     "heads", "inference", "matrix", "rules", "methods", "optimizers", "meta", "predict", "classes", "recipes", "settings",
-    "evaluation", "codec", "checkpoints", "runs", "training", "estimates", "labelled", "learned", "figures", "benchmarks", "cli", "__main__",
+    "evaluation", "codec", "checkpoints", "runs", "training", "estimates", "labelled", "learned", "figures",
+    "benchmarks", "cli", "__main__",
 ]  # fmt: skip
 
 

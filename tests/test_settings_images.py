@@ -4,12 +4,16 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
-from metaprior import recipes
+from metaprior import families, recipes
+from metaprior.inference.preconditioned import preconditioned
 from metaprior.methods import METHODS
 from metaprior.settings import IMAGES_ONLY, Settings, as_dict, assemble, from_dict, method_of
 from metaprior.tasks import IMAGE_SETS
+from metaprior.types import Data
 
 
 @pytest.mark.parametrize("tasks", IMAGE_SETS)
@@ -71,3 +75,20 @@ def test_where_images_are_missing_the_words_say_how_to_get_them(monkeypatch):
         assemble(Settings(tasks="omniglot")).tasks.pool("train")
     with pytest.raises(ValueError, match="where are your images"):
         assemble(Settings(tasks="images")).tasks.pool("train")
+
+
+def test_curvature_at_the_start_binds_no_rate_where_weights_have_no_scale():
+    """Batch-normalised: the same rate that a plain network is refused is let through, and one step does not blow up."""
+    rng = np.random.default_rng(0)
+    data = Data(jnp.asarray(rng.normal(size=(5, 28, 28, 1))), jnp.arange(5))
+    setup = assemble(Settings(tasks="omniglot", filters=4, rate=50.0))
+    state = setup.learner.init(jax.random.key(0), setup.model.init(jax.random.key(1)))
+    assert setup.likelihood.normalised and setup.learner.check(state, data) is None
+    plain = setup.likelihood._replace(normalised=False)
+    words = preconditioned(plain, families.delta(), rate=50.0).check(state.prior, data)
+    assert words is not None and "would diverge" in words
+    losses = [
+        float(-setup.likelihood.log_prob(jax.tree.map(lambda leaf, k=k: leaf[k], steps.mean), data)) / 5
+        for steps in [setup.learner.adapt(jax.random.key(2), state, data, 20)] for k in (0, 20)
+    ]  # fmt: skip
+    assert losses[1] < losses[0]

@@ -55,7 +55,7 @@ def tiny(name):
     return replace(settings, around=around)
 
 
-SLOW = ("inner-optimisers", "time-to-accuracy")
+SLOW = ("omniglot", "inner-optimisers", "time-to-accuracy")
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in STUDIES])
@@ -105,6 +105,7 @@ def test_a_training_that_was_cut_off_goes_on_to_the_same_end(monkeypatch):
     np.testing.assert_array_equal(whole.query_nll, again.query_nll)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small_omniglot")
 def test_seeds_side_by_side_are_seeds_alone():
     variant = Variant("gem-bml+last-layer", {"meta_batch": 2}, {"filters": 2, "queries": 1})

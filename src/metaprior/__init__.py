@@ -8,6 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from metaprior.labelled import Labelled, Labeller
     from metaprior.learned import Adapted, Learned, load
     from metaprior.likelihoods import categorical, gaussian, gaussian_learned_noise
     from metaprior.meta import MetaLearner, State, meta_learner, trainer
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from metaprior.types import Data, Episode, Family, Inference, Likelihood, Prior
 
 _PLACES = {
+    "labelled": ("Labelled", "Labeller"),
     "learned": ("Adapted", "Learned", "load"),
     "likelihoods": ("categorical", "gaussian", "gaussian_learned_noise"),
     "meta": ("MetaLearner", "State", "meta_learner", "trainer"),
@@ -41,7 +43,8 @@ except PackageNotFoundError:  # a source tree that was never installed
     __version__ = "0.0.0"
 
 __all__ = [
-    "METHODS", "Adapted", "Calibration", "Data", "Episode", "Family", "Inference", "Learned", "Likelihood",
+    "METHODS", "Adapted", "Calibration", "Data", "Episode", "Family", "Inference", "Labelled", "Labeller",
+    "Learned", "Likelihood",
     "MetaLearner", "Method", "Model", "Predictive", "Prior", "Settings", "State", "Tasks", "__version__", "assemble",
     "calibrate", "categorical", "foreign", "gaussian", "gaussian_learned_noise", "get_method", "get_tasks", "load",
     "meta_learner", "meta_optimizer", "mlp", "scale_by_fisher", "trainer",

@@ -1,4 +1,4 @@
-"""What a run will take, before it is begun: bytes of the compiled program and seconds, and what to turn down where they do not fit."""
+"""What a run will take, before it is begun: bytes and seconds, and what to turn down where they do not fit."""
 
 import time
 from collections.abc import Iterator

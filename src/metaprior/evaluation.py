@@ -116,7 +116,8 @@ def scores(
 ) -> Any:
     """Task by task and step by step, arrays [num_tasks, len(at)]: the tasks depend on the seed alone, so methods pair up.
 
-    `split` names the classes that tasks of given data are made of, or `pool` holds them. Curves have `TaskScores`, classes have `ClassScores`.
+    `split` names the classes that tasks of given data are made of, or `pool` holds them. Curves have `TaskScores`, classes have
+    `ClassScores`.
     """
     if calibration.log_noise.shape[0] < len(at):
         raise ValueError(

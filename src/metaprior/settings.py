@@ -168,6 +168,7 @@ def assemble(
         likelihood = gaussian(model.apply, noise_std=noise_std, temperature=method.temperature)
     else:
         likelihood = categorical(model.apply, temperature=method.temperature)
+        likelihood = likelihood._replace(normalised=model.inductive is not None)
     horizon = settings.iterations if settings.decay and settings.iterations else None
     optimizer = meta_optimizer(method.meta_rate, iterations=horizon)
     options: dict[str, Any] = {} if tasks.shape is None else {"watch_every": WATCH_EVERY}

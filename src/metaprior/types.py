@@ -65,6 +65,9 @@ class Likelihood(NamedTuple):
     join: Callable[[Source, Source], Source]
     temperature: float = 1.0
     least_loss: Callable[[Batch], float] = lambda batch: -math.inf  # per point, of a perfect answer, where there is one
+    # Batch normalisation forgets the scale of weights: a step that is too long lengthens them and so shortens those that follow.
+    # The curvature at the first weights then says nothing about which rates work (MAML's own is five times "too large").
+    normalised: bool = False
 
     def log_prob(self, params: PyTree, batch: Batch) -> Float[Array, ""]:
         """Σᵢ log p(yᵢ | xᵢ, θ): untempered, summed over points; zero for no points."""

@@ -116,6 +116,7 @@ def costs(
         "floor": floor,
         "ratio": {} if floor is None else {n: medians[n] / medians[floor] for n in METHODS if n in medians},
         "bytes": {name: one.bytes for name, one in ready.items()},
+        "calls of an iteration": {name: one.calls for name, one in ready.items()},
         "seconds to compile": {name: one.seconds for name, one in ready.items()},
         "rounds": times,
     }

@@ -28,10 +28,13 @@ COMPARED = 5  # iterations whose losses must agree
 TOLERANCES = {"float64": 1e-8, "float32": 1e-3, "tf32": 3e-2}
 
 
-class Problem(NamedTuple):
-    """What both are given: weights as our network has them, and episodes with axes [iterations, tasks, images, …]."""
+Weights = Any  # as our network has them, of NumPy
 
-    weights: Params
+
+class Problem(NamedTuple):
+    """What both are given; episodes have axes [iterations, tasks, images, …]."""
+
+    weights: Weights
     episodes: Episode
 
 
@@ -39,7 +42,7 @@ class Runner(NamedTuple):
     """An implementation, ready to be timed: `train` alone is on the clock, and returns when the work is done."""
 
     load: Callable[[Episode], Any]  # -> episodes as the library wants them
-    begin: Callable[[Params], Any]  # -> its state before the first iteration
+    begin: Callable[[Weights], Any]  # -> its state before the first iteration
     train: Callable[[Any, Any], tuple[Any, Any]]  # (state, loaded episodes) -> (state, query loss of every iteration)
     weights: Callable[[Any], Any]
 
@@ -68,7 +71,7 @@ def ours(setting: Setting, steps: int, *, precision: str | None, watch_every: in
 
     scanned = jax.jit(lambda state, episodes: jax.lax.scan(iteration, state, episodes))
 
-    def begin(weights: Params) -> State:
+    def begin(weights: Weights) -> State:
         return learner.init(jax.random.key(0), structured(model, weights))
 
     def train(state: State, episodes: Episode) -> tuple[State, Any]:
@@ -78,7 +81,7 @@ def ours(setting: Setting, steps: int, *, precision: str | None, watch_every: in
     return Runner(load=jax.device_put, begin=begin, train=train, weights=lambda state: state.prior.dist.mean)
 
 
-def structured(model: Model, weights: Params) -> Params:
+def structured(model: Model, weights: Weights) -> Params:
     """The given weights in this network, whose layers may compute in another way."""
     structure = jax.tree.structure(jax.eval_shape(model.init, jax.random.key(0)))
     return structure.unflatten([jnp.asarray(leaf) for leaf in jax.tree.leaves(weights)])

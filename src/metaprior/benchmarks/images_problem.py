@@ -61,11 +61,14 @@ def pool(setting: Setting) -> tuple[Pool, str]:
     if os.environ.get(VARIABLE):
         tasks = get_tasks(setting.tasks, ways=setting.ways, shots=setting.shots, queries=setting.queries)
         return tasks.pool("train"), f"the training images of {setting.tasks}"
-    classes, count = SIZES[setting.tasks]
-    pixels = np.random.default_rng(0).integers(0, 256, (classes * count, *IMAGE_SETS[setting.tasks].shape), np.uint8)
-    members = np.arange(classes * count, dtype=np.int32).reshape(classes, count)
     words = f"random bytes, as many as the training images of {setting.tasks} ({VARIABLE} is not set): time does not see them"
-    return (pixels, members), words
+    return random_pool(setting.tasks, *SIZES[setting.tasks]), words
+
+
+def random_pool(tasks: str, classes: int, count: int) -> Pool:
+    """Random bytes in the shape of `count` images of each class."""
+    pixels = np.random.default_rng(0).integers(0, 256, (classes * count, *IMAGE_SETS[tasks].shape), np.uint8)
+    return pixels, np.arange(classes * count, dtype=np.int32).reshape(classes, count)
 
 
 def set_up(setting: Setting, method: str, *, precision: str | None) -> Setup:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from metaprior.benchmarks.images_compiled import calls
 from metaprior.benchmarks.images_problem import QUERY_STEPS, STEPS, Pool, Setting, set_up
 from metaprior.inference.base import mean_loss
 from metaprior.meta import task_keys, trainer
@@ -29,6 +30,7 @@ class Program(NamedTuple):
     advance: Callable[[Any], Any]  # returns when the work is done
     carry: Any
     bytes: int | None  # of all it needs: arguments, results and temporaries, where the backend tells
+    calls: float  # on the device, of one iteration
     seconds: float  # to compile
 
 
@@ -47,7 +49,8 @@ def _method(setting: Setting, pool: Pool, name: str, precision: str | None, iter
     def make() -> Program:
         setup, images = set_up(setting, name, precision=precision), jax.device_put(pool)
         train = trainer(setup.learner, setup.tasks.sample, setting.meta_batch)
-        return _compiled(lambda state, *pool: train(state, iterations, *pool)[0], initial_state(setup), *images)
+        chunk = lambda state, *pool: train(state, iterations, *pool)[0]
+        return _compiled(iterations, chunk, initial_state(setup), *images)
 
     return make
 
@@ -61,7 +64,7 @@ def _floor(setting: Setting, pool: Pool, how: str, precision: str | None, iterat
         support, query = (jax.tree.map(_together, data) for data in draw(keys, *pool))
         chunk = floor_passes(lambda params, data: mean_loss(setup.likelihood, params, data), iterations)
         nothing = jax.tree.map(jnp.zeros_like, params)
-        return _compiled(chunk, Gradients(nothing, nothing), params, support, query)
+        return _compiled(iterations, chunk, Gradients(nothing, nothing), params, support, query)
 
     return make
 
@@ -110,11 +113,16 @@ def _together(leaf):
     return leaf.reshape(-1, *leaf.shape[2:])
 
 
-def _compiled(chunk: Callable[..., Any], carry: Any, *arguments: Any) -> Program:
+def _compiled(iterations: int, chunk: Callable[..., Any], carry: Any, *arguments: Any) -> Program:
     began = time.perf_counter()
     compiled = jax.jit(chunk).lower(carry, *arguments).compile()
     found, size = compiled.memory_analysis(), None
     if found is not None:
         size = found.argument_size_in_bytes + found.output_size_in_bytes + found.temp_size_in_bytes
-    advance = lambda carry: jax.block_until_ready(compiled(carry, *arguments))
-    return Program(advance, carry, size, time.perf_counter() - began)
+    return Program(
+        advance=lambda carry: jax.block_until_ready(compiled(carry, *arguments)),
+        carry=carry,
+        bytes=size,
+        calls=calls(compiled.as_text() or "") / iterations,
+        seconds=time.perf_counter() - began,
+    )

@@ -13,11 +13,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from metaprior.benchmarks.images_maml import INNER_RATE, META_RATE, Runner
-from metaprior.types import Episode, Params
+from metaprior.benchmarks.images_maml import INNER_RATE, META_RATE, Runner, Weights
+from metaprior.types import Episode
 
 
-def runner(weights: Params, steps: int, *, precision: str = "float32", compiled: bool = False) -> Runner:
+def runner(weights: Weights, steps: int, *, precision: str = "float32", compiled: bool = False) -> Runner:
     """For the network that `weights` are of.
 
     Args:
@@ -38,7 +38,7 @@ def runner(weights: Params, steps: int, *, precision: str = "float32", compiled:
         tensors = [torch.tensor(array).to(place) for pair in arrays for array in pair]
         return list(zip(*tensors, strict=True))
 
-    def begin(weights: Params):
+    def begin(weights: Weights):
         named = {name: torch.tensor(array).to(place) for name, array in named_arrays(weights).items()}
         return named, torch.optim.Adam(named.values(), lr=META_RATE, fused=place == "cuda")
 
@@ -81,7 +81,7 @@ def rounding(precision: str) -> Iterator[None]:
         torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
 
 
-def named_arrays(weights: Params) -> dict[str, np.ndarray]:
+def named_arrays(weights: Weights) -> dict[str, np.ndarray]:
     """Weights of the four-block network under the names that a module of PyTorch has for them, and in its shapes."""
     found = {}
     for index, (conv, norm) in enumerate(zip(weights.features.convs, weights.features.norms, strict=True)):
@@ -93,7 +93,7 @@ def named_arrays(weights: Params) -> dict[str, np.ndarray]:
     return {name: np.ascontiguousarray(array) for name, array in (found | head).items()}
 
 
-def _network(weights: Params):
+def _network(weights: Weights):
     """Strided convolutions, normalisation by the statistics of the batch, ReLU; the mean over positions; a dense head."""
     import torch
 

@@ -11,7 +11,10 @@ from metaprior.names import require_known
 COMMANDS = {
     "train": ("metaprior.cli.train", "learn a prior from many small tasks, into a run folder"),
     "evaluate": ("metaprior.cli.evaluate", "judge a learned prior on unseen tasks"),
-    "adapt": ("metaprior.cli.adapt", "adapt a learned prior to the points of a CSV file and predict"),
+    "adapt": (
+        "metaprior.cli.adapt",
+        "adapt a learned prior to points of a CSV file, or to a folder of photos, and predict",
+    ),
     "methods": ("metaprior.cli.methods", "list the methods and what each is made of"),
     "data": ("metaprior.cli.data", "look at a folder of images, or download Omniglot"),
     "bench": ("metaprior.cli.bench", "measure: memory of a meta-step, speed beside other libraries"),

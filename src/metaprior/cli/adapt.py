@@ -18,8 +18,7 @@ from metaprior.training import TEST_STEPS
 HELP = """Adapt a learned prior to a few examples, and predict: curves with bands, pictures with probabilities.
 
 a prior of curves meets the points of a CSV file:
-  metaprior adapt runs/sine points.csv --out adapted
-  metaprior adapt runs/sine points.csv --at -5:5:201 --steps 20 --out adapted
+  metaprior adapt runs/sine points.csv --at -5:5:201 --out adapted
   metaprior adapt runs/sine lab.csv --x-column time --y-column volts --at times.csv --out adapted
 
 points.csv has a header and two columns, x and y. Written are predictions.csv and prediction.png. A file with a header

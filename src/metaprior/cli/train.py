@@ -154,7 +154,7 @@ def _estimate(setup: Setup, *, done: int) -> Table:
 def _duration(seconds: float) -> str:
     """For people.
 
-    >>> [_duration(seconds) for seconds in (4.2, 150, 5400)]
+    >>> [_duration(seconds) for seconds in (4.2, 150.0, 5400.0)]
     ['4 s', '2.5 min', '1.5 h']
     """
     if seconds >= 3600:

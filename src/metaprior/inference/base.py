@@ -15,7 +15,8 @@ def infer(
     With `active`, a traced number, only so many of the steps count: a task may draw how long it adapts.
     """
     key_init, key_steps = jax.random.split(key)
-    state = inference.init(key_init, prior, start, source, memory)
+    # A barrier, or the compiler takes the first weights of all tasks for the prior's, repeated, keeps them and copies them.
+    state = inference.init(key_init, prior, jax.lax.optimization_barrier(start), source, memory)
 
     def one(state, numbered):
         index, key = numbered
@@ -89,7 +90,7 @@ def kl_weight(likelihood: Likelihood, source: Source) -> float:
 
 
 def _moved_where(condition, moved: PyTree, state: PyTree) -> PyTree:
-    """`moved` where the condition holds, else `state`; what a step leaves alone stays shared by tasks that differ in the condition.
+    """`moved` where the condition holds, else `state`; what a step leaves alone stays shared by tasks that differ in it.
 
     A choice between two equal arrays would give every task a copy of its own: of the rates of all weights, say.
     """
