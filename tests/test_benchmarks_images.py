@@ -78,7 +78,6 @@ def cross_entropy(logits, labels):
 @pytest.fixture(scope="module")
 def arithmetic():
     """Of a compiled program; and of one image's forward and backward pass, by which the others are measured."""
-
     # What is computed is settled before machine code is optimised.
     options: dict[str, str | bool] = {"xla_backend_optimization_level": "0"}
 
