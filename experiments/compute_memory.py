@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator
 
 from experiments import study
 from experiments.figure_2a import STYLES
@@ -172,6 +173,8 @@ def figure(results: study.Results) -> Figure:
     for axes in (memory, seconds):
         axes.set(xscale="log", yscale="log", xlabel="inner steps of a stage")
         axes.set_xticks(results["settings"]["steps"], [str(count) for count in results["settings"]["steps"]])
+        axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axes.yaxis.set_major_formatter("{x:,g}")
         axes.minorticks_off()
         axes.grid(color="0.92")
         axes.set_axisbelow(True)

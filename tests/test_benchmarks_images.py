@@ -14,7 +14,7 @@ from metaprior.benchmarks.images_compiled import calls, products
 from metaprior.benchmarks.images_problem import QUERY_STEPS, SETTINGS, STEPS, pool, random_pool, set_up
 from metaprior.benchmarks.images_record import BESIDE, record
 from metaprior.cli import main
-from metaprior.inference.base import mean_loss
+from metaprior.inference.base import infer, mean_loss
 from metaprior.training import initial_state
 from metaprior.types import Data, Episode
 
@@ -112,6 +112,20 @@ def test_a_meta_step_makes_no_product_that_the_floor_does_not(arithmetic):
     keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), TINY.meta_batch))
     episodes = Episode(batch(TINY.meta_batch, TINY.ways * TINY.shots), batch(TINY.meta_batch, TINY.ways * TINY.queries))
     np.testing.assert_allclose(of(setup.learner.step, state, keys, episodes), IMAGES * one_image, rtol=1e-9)
+
+
+def test_rates_stay_shared_by_tasks_that_take_different_numbers_of_steps():
+    """`vmap` hands out an array without an axis of tasks only if there is none: a copy for each task would be an error."""
+    setup = set_up(TINY, "gem-bml+", precision=None)
+    prior = initial_state(setup).prior
+    family, inference = setup.learner.cell.family, setup.learner.cell.inference
+    inference = inference._replace(recall=lambda state: state.rates, posterior=lambda *given: ())
+    support = setup.tasks.sample(jax.random.key(0), *FEW).support
+    several = lambda active: infer(
+        inference, jax.random.key(1), prior, family.start(prior.dist), support, 2, active=active
+    )
+    _, rates = jax.eval_shape(jax.vmap(several, out_axes=(0, None)), jnp.array([1, 2]))
+    assert jax.tree.map(jnp.shape, rates) == jax.tree.map(jnp.shape, prior.dist.mean)
 
 
 PROGRAM = """HloModule m
@@ -359,6 +373,15 @@ def test_rows_of_the_results_file():
         ("maml, 5 inner steps, tf32", "torch.func", "loss of the first iteration"): (1.6, None),
     }
     assert rows[0]["experiment"] == "bench-images" and rows[0]["seconds"] == 61.2
+
+
+def test_help_teaches(capsys):
+    assert main(["bench"]) == 0
+    assert "metaprior bench images" in capsys.readouterr().out
+    assert main(["bench", "images", "--help"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("usage: metaprior bench images") and out.count("\n  metaprior bench images") == 3
+    assert all(name in " ".join(out.split()) for name in SETTINGS)
 
 
 @pytest.mark.parametrize(
