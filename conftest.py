@@ -9,6 +9,7 @@ os.environ.setdefault("MPLBACKEND", "Agg")
 
 import hypothesis
 import jax
+import pytest
 
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_rank_promotion", "raise")
@@ -22,3 +23,18 @@ hypothesis.settings.register_profile("metaprior", derandomize=True, deadline=Non
 hypothesis.settings.load_profile("metaprior")
 
 collect_ignore_glob = ["tests/reference/record_*.py"]  # programs that need PyTorch, not tests
+
+
+QUICKLY_COMPILED = ("test_methods", "test_evaluation", "test_matrix")  # many programs that run once
+
+
+@pytest.fixture(autouse=True)
+def _compile_quickly(request):
+    """Where compiling a program well would cost more than it brings."""
+    if request.node.path.stem not in QUICKLY_COMPILED:
+        yield
+        return
+    before = jax.config.read("jax_disable_most_optimizations")
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", before)

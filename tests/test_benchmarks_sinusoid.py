@@ -154,6 +154,7 @@ def quick(monkeypatch):
     monkeypatch.setattr(sinusoid, "find_spec", lambda package: None)
 
 
+@pytest.mark.slow
 def test_json_contract_and_missing_peers(quick, capsys):
     assert main(["bench", "sinusoid", "--json", "--rounds", "2", "--iterations", "20"]) == 0
     out, err = capsys.readouterr()

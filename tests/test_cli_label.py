@@ -106,6 +106,7 @@ def test_from_training_to_labels(folders, tmp_path, capsys, monkeypatch):
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.slow
 def test_what_is_written_is_what_the_library_predicts(run, folders):
     argv = command(run, folders, "--at", str(folders / "new" / "dog1.png"), "--steps", "3")
     for flags, options in (([], {}), (["--transductive"], {"transductive": True})):
@@ -130,6 +131,7 @@ def test_invert_takes_the_negatives_of_all_pictures(run, folders, tmp_path):
     assert read(folders / "out" / "predictions.csv") != expected
 
 
+@pytest.mark.slow
 def test_any_number_of_classes(run, folders, capsys):
     """Trained with five: two classes, and twenty; columns in the order of their names."""
     shutil.rmtree(folders / "shown" / "owl")

@@ -34,6 +34,7 @@ def test_chosen_steps_are_those_of_all_steps(start):
         np.testing.assert_allclose(a[:, [1, 3]], b, rtol=1e-8, atol=1e-10)
 
 
+@pytest.mark.slow
 def test_tasks_depend_on_the_seed_alone(start):
     """The first tasks are the same however many are asked for, so methods and runs pair up."""
     setup, state = start
@@ -45,6 +46,7 @@ def test_tasks_depend_on_the_seed_alone(start):
     assert TEST_SEED != VALIDATION_SEED
 
 
+@pytest.mark.slow
 def test_averages_are_those_of_the_single_tasks(start):
     setup, state = start
     calibration = calibrate_steps(setup, state, steps=1, num_tasks=3)

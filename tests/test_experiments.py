@@ -108,6 +108,7 @@ def test_training_error_is_the_squared_error():
         np.testing.assert_allclose(regression.training_error(setup, nll), error, rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_seeds_side_by_side_are_the_seeds_one_by_one():
     setup = regression.set_up(regression.VARIANTS["maml"], tasks="sinusoid", iterations=5)
     states, errors, finite = regression.train(setup, (3, 8))
@@ -119,6 +120,7 @@ def test_seeds_side_by_side_are_the_seeds_one_by_one():
     assert finite.all()
 
 
+@pytest.mark.slow
 def test_a_traced_setting_trains_as_a_plain_one():
     """The search in one program finds what one training after the other would."""
     rates = (0.003, 0.02)

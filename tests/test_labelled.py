@@ -147,6 +147,7 @@ def test_a_head_of_its_own_stays_as_it_is_for_as_many_classes(load):
     assert "3 classes all begin with their average" in prior.adapt(*pictures(3), steps=1).notes[0]
 
 
+@pytest.mark.slow
 def test_what_an_inner_adam_shares_between_tasks_is_resized_too(load):
     """One step of Adam from second moments that are known: m − α g / √(ν̂), ν̂ as the shared state has it for all classes."""
     prior = load(method="reptile", optimizer="shared-adam", rate=0.01)
@@ -212,6 +213,7 @@ def test_grey_images_need_no_axis_of_channels(load):
 # --- calibration ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_training_ends_with_a_calibration_for_either_way_of_answering(tmp_path, monkeypatch):
     """Each fitted to its own predictor, told by what it says of one task; both are read without any images."""
     x, y = pictures(5)

@@ -55,7 +55,7 @@ def tiny(name):
     return replace(settings, around=around)
 
 
-SLOW = ("omniglot", "inner-optimisers", "time-to-accuracy")
+SLOW = ("omniglot", "calibration", "inner-optimisers", "time-to-accuracy")
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in STUDIES])
@@ -70,6 +70,7 @@ def test_studies_run_from_cells_to_figure(name):
     assert shown and all(row in results["rows"] for row in shown)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small_omniglot")
 def test_a_training_that_was_cut_off_goes_on_to_the_same_end(monkeypatch):
     """Killed after the second of four chunks: the last states equal those of a run without a break, bit for bit."""
