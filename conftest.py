@@ -25,15 +25,9 @@ hypothesis.settings.load_profile("metaprior")
 collect_ignore_glob = ["tests/reference/record_*.py"]  # programs that need PyTorch, not tests
 
 
-QUICKLY_COMPILED = ("test_methods", "test_evaluation", "test_matrix")  # many programs that run once
-
-
-@pytest.fixture(autouse=True)
-def _compile_quickly(request):
-    """Where compiling a program well would cost more than it brings."""
-    if request.node.path.stem not in QUICKLY_COMPILED:
-        yield
-        return
+@pytest.fixture
+def quick_compile():
+    """For programs that run once: compiling them well would cost more than it brings."""
     before = jax.config.read("jax_disable_most_optimizations")
     jax.config.update("jax_disable_most_optimizations", True)
     yield

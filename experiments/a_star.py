@@ -16,8 +16,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
-from experiments import regression, search, study
-from experiments.a_star_report import figure, remarks, shown
+from experiments import a_star_report, regression, search, study
 from metaprior.evaluation import TEST_SEED
 from metaprior.meta import State, task_keys
 from metaprior.settings import Setup
@@ -213,19 +212,11 @@ def _flat(found: Found):
     return [onto(found.adapted[0]), *points], np.round(np.asarray(lengths**2 / np.sum(lengths**2), float), 4)[:2]
 
 
-STUDY = study.Study(
-    name="a-star",
+STUDY, run = study.declare(
+    __name__,
     title="A*: starting between the adapted weights (Appendix C.3)",
     paper="The trained Θ is best after adaptation; random points of A* are good too: less error before it, a little more after.",
-    scales={"smoke": SMOKE, "full": Settings()},
-    cells=cells,
-    measure=measure,
-    figure=figure,
-    remarks=remarks,
-    shown=shown,
+    full=Settings(),
+    smoke=SMOKE,
+    report=a_star_report,
 )
-
-
-def run(settings: Settings) -> study.Results:
-    """The whole study."""
-    return study.run(STUDY, settings)

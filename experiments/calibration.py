@@ -12,7 +12,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from experiments import few_shot, images, miniimagenet, study
-from metaprior import figures
+from metaprior import figures, metrics
 from metaprior.classes import ClassScores
 from metaprior.evaluation import TEST_SEED, calibrate_steps, scores
 from metaprior.predict import Calibration
@@ -75,7 +75,7 @@ def measure(settings: Settings, cell: study.Cell) -> study.Results:
 def by_task(found: ClassScores, num_bins: int) -> np.ndarray:
     """[3, tasks, bins]: predictions, sum of confidences and number of right answers of each task in each bin."""
     confidence, correct = (np.asarray(part, float)[:, 0] for part in (found.confidence, found.correct))
-    place = np.clip(np.ceil(confidence * num_bins).astype(int) - 1, 0, num_bins - 1)
+    place = np.asarray(metrics.bin_of(found.confidence[:, 0], num_bins))
     inside = place[:, :, None] == np.arange(num_bins)[None, None]
     return np.stack([(inside * part[:, :, None]).sum(axis=1) for part in (np.ones_like(correct), confidence, correct)])
 
@@ -153,18 +153,10 @@ def remarks(results: study.Results) -> list[str]:
     return sentences
 
 
-STUDY = study.Study(
-    name="calibration",
+STUDY, run = study.declare(
+    __name__,
     title="Calibration on miniImageNet (Table 4, Figure 3)",
     paper="GEM-BML+ has the least calibration errors: ECE 0.0102 and MCE 0.0197, against 0.0124 and 0.0257 of Amortized BML.",
-    scales={"smoke": SMOKE, "full": Settings()},
-    cells=cells,
-    measure=measure,
-    figure=figure,
-    remarks=remarks,
+    full=Settings(),
+    smoke=SMOKE,
 )
-
-
-def run(settings: Settings) -> study.Results:
-    """The whole study."""
-    return study.run(STUDY, settings)

@@ -234,19 +234,10 @@ def _on_images(results: study.Results) -> str:
     )
 
 
-STUDY = study.Study(
-    name="compute-memory",
+STUDY, run = study.declare(
+    __name__,
     title="Memory and time against inner steps (Figure 2b)",
     paper="MAML and Amortized BML need memory for every inner step; GEM-BML, GEM-BML+, FOMAML, Reptile and iMAML do not.",
-    scales={"smoke": SMOKE, "full": Settings()},
-    cells=cells,
-    measure=measure,
-    figure=figure,
-    remarks=remarks,
-    shown=shown,
+    full=Settings(),
+    smoke=SMOKE,
 )
-
-
-def run(settings: Settings) -> study.Results:
-    """The whole study."""
-    return study.run(STUDY, settings)

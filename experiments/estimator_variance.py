@@ -282,19 +282,10 @@ def shown(results: study.Results) -> list[dict]:
     return [row for row in results["rows"] if row["setting"].startswith(most) and row["metric"].startswith("variance")]
 
 
-STUDY = study.Study(
-    name="estimator-variance",
+STUDY, run = study.declare(
+    __name__,
     title="What a support set costs: the spread of the prior learned by L[1] and by L[2] (App. A.2)",
     paper="The asymptotic variance under L[2] is m/(m − k) times that under L[1] (Appendix A.2); as numbers, in this model.",
-    scales={"smoke": SMOKE, "full": Settings()},
-    cells=cells,
-    measure=measure,
-    figure=figure,
-    remarks=remarks,
-    shown=shown,
+    full=Settings(),
+    smoke=SMOKE,
 )
-
-
-def run(settings: Settings = STUDY.scales["full"]) -> study.Results:
-    """All of it."""
-    return study.run(STUDY, settings)

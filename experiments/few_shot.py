@@ -216,19 +216,3 @@ def remarks(results: study.Results) -> list[str]:
         f"all have {results['settings']['iterations']:,} iterations."
     )
     return sentences
-
-
-def make(name: str, title: str, paper: str, full: Settings, smoke: Settings) -> study.Study:
-    """The study of one set of images."""
-    return study.Study(
-        name=name,
-        title=title,
-        paper=paper,
-        scales={"smoke": smoke, "full": full},
-        cells=cells,
-        measure=measure,
-        figure=figure,
-        remarks=remarks,
-        shown=shown,
-        forget=forget,
-    )

@@ -233,18 +233,3 @@ def _astray(results: study.Results, step: int) -> str:
     return (
         f"Test tasks, of {total}, that ran away to infinity by step {step} on some seed: {', '.join(lost) or 'none'}."
     )
-
-
-def make(name: str, tasks: str, title: str, paper: str) -> study.Study:
-    """The study of one task set."""
-    return study.Study(
-        name=name,
-        title=title,
-        paper=paper,
-        scales={"smoke": smoke(tasks), "full": Settings(tasks)},
-        cells=cells,
-        measure=measure,
-        figure=figure,
-        remarks=remarks,
-        shown=shown,
-    )

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments import study
+from experiments import gradient_error_report, study
 from experiments.exact_linear import (
     Estimator,
     Regime,
@@ -27,7 +27,6 @@ from experiments.exact_linear import (
     posterior,
     split,
 )
-from experiments.gradient_error_report import figure, remarks, shown
 from metaprior.families import MeanField
 from metaprior.types import Data
 
@@ -271,19 +270,11 @@ def _over_seeds(values, settings, statistic) -> dict[str, Any]:
     return {"mean": mean, "ci95": ci95 if len(settings.seeds) > 1 else None}
 
 
-STUDY = study.Study(
-    name="gradient-error",
+STUDY, run = study.declare(
+    __name__,
     title="The gradient of the evidence: Gradient-EM and the ELBO against the exact one (App. C.1)",
     paper="Both match the exact gradient in the limit; GEM has stably lower error in finitely many steps (C.1, §3.2).",
-    scales={"smoke": SMOKE, "full": Settings()},
-    cells=cells,
-    measure=measure,
-    figure=figure,
-    remarks=remarks,
-    shown=shown,
+    full=Settings(),
+    smoke=SMOKE,
+    report=gradient_error_report,
 )
-
-
-def run(settings: Settings = STUDY.scales["full"]) -> study.Results:
-    """All of it."""
-    return study.run(STUDY, settings)

@@ -19,7 +19,7 @@ from metaprior.evaluation import TEST_SEED, VALIDATION_SEED, calibrate_steps, sc
 from metaprior.meta import State, trainer
 from metaprior.recipes import recipe
 from metaprior.settings import Settings, Setup, as_dict, assemble
-from metaprior.training import initial_state
+from metaprior.training import initial_state, watched_mean
 
 TEST_STEPS = 10  # of the paper, on all sets of images
 
@@ -123,7 +123,7 @@ def train(setup: Setup, seeds: Sequence[int], *, chunk: int = 1000) -> Trained:
             checkpoints.save(folder, done, kept)
             _saved[folder] = time.monotonic()
     parts = np.array_split(np.asarray(kept.query_nll), min(POINTS, iterations), axis=1)
-    averaged = np.stack([_watched_mean(part) for part in parts], axis=1)
+    averaged = np.stack([watched_mean(part) for part in parts], axis=1)
     return Trained(kept.states, averaged, np.asarray(kept.finite).tolist(), float(kept.seconds))
 
 
@@ -161,12 +161,6 @@ def state_folder(setup: Setup, seeds: Sequence[int]) -> Path:
     what = json.dumps([study.plain(settings), study.plain(setup.learner.method._asdict()), list(seeds)], sort_keys=True)
     name = f"{settings['tasks']}-{settings['ways']}w{settings['shots']}s-{settings['method']}"
     return STATES / f"{name}-{sha256(what.encode()).hexdigest()[:16]}"
-
-
-def _watched_mean(values: np.ndarray) -> np.ndarray:
-    """Over the iterations that were watched; NaN where none was."""
-    seen = np.isfinite(values)
-    return np.where(seen.any(axis=1), np.where(seen, values, 0).sum(axis=1) / np.maximum(seen.sum(axis=1), 1), np.nan)
 
 
 def judge(

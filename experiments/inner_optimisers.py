@@ -153,19 +153,10 @@ def remarks(results: study.Results) -> list[str]:
     ]
 
 
-STUDY = study.Study(
-    name="inner-optimisers",
+STUDY, run = study.declare(
+    __name__,
     title="Inner optimisers of GEM-BML+ (Section 3.1)",
     paper="Since nothing is back-propagated, any optimiser may be used inside; the paper uses Adam on images.",
-    scales={"smoke": SMOKE, "full": Settings()},
-    cells=cells,
-    measure=measure,
-    figure=figure,
-    remarks=remarks,
-    shown=shown,
+    full=Settings(),
+    smoke=SMOKE,
 )
-
-
-def run(settings: Settings) -> study.Results:
-    """The whole study."""
-    return study.run(STUDY, settings)

@@ -119,19 +119,10 @@ def remarks(results: study.Results) -> list[str]:
     return sentences
 
 
-STUDY = study.Study(
-    name="inner-steps",
+STUDY, run = study.declare(
+    __name__,
     title="Inner steps in meta-training (App. C.2)",
     paper="Several inner steps are necessary for MAML to work on these tasks, and for the other methods alike.",
-    scales={"smoke": SMOKE, "full": Settings()},
-    cells=cells,
-    measure=measure,
-    figure=figure,
-    remarks=remarks,
-    shown=shown,
+    full=Settings(),
+    smoke=SMOKE,
 )
-
-
-def run(settings: Settings) -> study.Results:
-    """The whole study."""
-    return study.run(STUDY, settings)

@@ -17,8 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from experiments import regression, search, study
-from experiments.many_steps_report import figure, remarks, shown
+from experiments import many_steps_report, regression, search, study
 from experiments.regression import VARIANTS, Variant
 from metaprior import methods
 from metaprior.evaluation import TEST_SEED, VALIDATION_SEED
@@ -259,19 +258,11 @@ def _scored(settings: Settings, name: str, arm: str, found, tried, more: dict[st
     }
 
 
-STUDY = study.Study(
-    name="many-steps",
+STUDY, run = study.declare(
+    __name__,
     title="A thousand points and five hundred inner steps",
     paper="Gradient-EM's memory does not grow with inner steps, so it can afford as many as tasks of much data need.",
-    scales={"smoke": SMOKE, "full": Settings()},
-    cells=cells,
-    measure=measure,
-    figure=figure,
-    remarks=remarks,
-    shown=shown,
+    full=Settings(),
+    smoke=SMOKE,
+    report=many_steps_report,
 )
-
-
-def run(settings: Settings) -> study.Results:
-    """The whole study."""
-    return study.run(STUDY, settings)

@@ -162,19 +162,10 @@ def remarks(results: study.Results) -> list[str]:
     return sentences
 
 
-STUDY = study.Study(
-    name="matrix",
+STUDY, run = study.declare(
+    __name__,
     title="The matrix: six cells and every row on one task set (Table 1)",
     paper="The matrix relates methods by row and column; its unexplored combinations are left to future work.",
-    scales={"smoke": SMOKE, "full": Settings()},
-    cells=cells,
-    measure=measure,
-    figure=figure,
-    remarks=remarks,
-    shown=shown,
+    full=Settings(),
+    smoke=SMOKE,
 )
-
-
-def run(settings: Settings) -> study.Results:
-    """The whole study."""
-    return study.run(STUDY, settings)

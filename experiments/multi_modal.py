@@ -135,19 +135,10 @@ def remarks(results: study.Results) -> list[str]:
     return sentences
 
 
-STUDY = study.Study(
-    name="multi-modal",
+STUDY, run = study.declare(
+    __name__,
     title="Several kinds of tasks (Section 2.3)",
     paper="Where tasks come in several kinds, one small neighbourhood of good weights may not exist; mixtures are future work.",
-    scales={"smoke": SMOKE, "full": Settings()},
-    cells=cells,
-    measure=measure,
-    figure=figure,
-    remarks=remarks,
-    shown=shown,
+    full=Settings(),
+    smoke=SMOKE,
 )
-
-
-def run(settings: Settings) -> study.Results:
-    """The whole study."""
-    return study.run(STUDY, settings)

@@ -4,8 +4,8 @@ metaprior reproduce omniglot --data-dir FOLDER                        # all sett
 metaprior reproduce omniglot --setting 5w1s --scale smoke --data-dir FOLDER
 """
 
-from experiments import study
-from experiments.few_shot import Settings, make
+from experiments import few_shot, study
+from experiments.few_shot import Settings
 
 FULL = Settings("omniglot", ("5w1s", "5w5s", "20w1s", "20w5s"))
 # Learns well above 80 % in two minutes on two cores.
@@ -13,15 +13,11 @@ SMOKE = Settings(
     "omniglot", ("5w1s",), seeds=(0,), iterations=250, methods=("gem-bml+last-layer",), literal=(),
     around=(("filters", 32),), validation=20, protocols=("paper",), tasks_share=0.25,
 )  # fmt: skip
-STUDY = make(
-    "omniglot",
-    "Few-shot Omniglot (Table 2)",
-    "GEM-BML+ is on a par with the best: 99.23, 99.64, 96.24 and 98.94 % on 5-way 1- and 5-shot, 20-way 1- and 5-shot tasks.",
-    FULL,
-    SMOKE,
+STUDY, run = study.declare(
+    few_shot.__name__,
+    name="omniglot",
+    title="Few-shot Omniglot (Table 2)",
+    paper="GEM-BML+ is on a par with the best: 99.23, 99.64 (5-way) and 96.24, 98.94 % (20-way) on 1- and 5-shot tasks.",
+    full=FULL,
+    smoke=SMOKE,
 )
-
-
-def run(settings: Settings) -> study.Results:
-    """The whole study."""
-    return study.run(STUDY, settings)

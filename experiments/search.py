@@ -188,19 +188,10 @@ def remarks(results: study.Results) -> list[str]:
     ]
 
 
-STUDY = study.Study(
-    name="search",
+STUDY, run = study.declare(
+    __name__,
     title="Hyper-parameters chosen on validation tasks",
     paper="The paper gives one table of hyper-parameters for all methods and does not say how it was chosen.",
-    scales={"smoke": SMOKE, "full": Settings()},
-    cells=cells,
-    measure=measure,
-    figure=figure,
-    remarks=remarks,
-    shown=shown,
+    full=Settings(),
+    smoke=SMOKE,
 )
-
-
-def run(settings: Settings) -> study.Results:
-    """The whole study."""
-    return study.run(STUDY, settings)

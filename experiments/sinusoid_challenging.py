@@ -5,15 +5,15 @@ metaprior reproduce sinusoid-challenging --scale full
 
 from experiments import figure_2a, study
 
-STUDY = figure_2a.make(
-    "sinusoid-challenging",
-    "sinusoid-challenging",
-    "Sinusoids, challenging setting (Figure 2a)",
-    "Bayesian methods (GEM-BML, GEM-BML+, BMAML, Amortized BML) still learn, MAML and Reptile fail to learn, and GEM keeps "
-    "improving with more steps; the figure's numbers are not given in the text.",
+TASKS = "sinusoid-challenging"
+STUDY, run = study.declare(
+    figure_2a.__name__,
+    name="sinusoid-challenging",
+    title="Sinusoids, challenging setting (Figure 2a)",
+    paper=(
+        "Bayesian methods (GEM-BML, GEM-BML+, BMAML, Amortized BML) still learn, MAML and Reptile fail to learn, and GEM keeps "
+        "improving with more steps; the figure's numbers are not given in the text."
+    ),
+    full=figure_2a.Settings(TASKS),
+    smoke=figure_2a.smoke(TASKS),
 )
-
-
-def run(settings: figure_2a.Settings) -> study.Results:
-    """The whole study."""
-    return study.run(STUDY, settings)

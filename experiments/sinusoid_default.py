@@ -2,14 +2,12 @@
 
 from experiments import figure_2a, study
 
-STUDY = figure_2a.make(
-    "sinusoid-default",
-    "sinusoid",
-    "Sinusoids, default setting (Figure 2a)",
-    "All methods adapt about equally fast; the figure's numbers are not given in the text.",
+TASKS = "sinusoid"
+STUDY, run = study.declare(
+    figure_2a.__name__,
+    name="sinusoid-default",
+    title="Sinusoids, default setting (Figure 2a)",
+    paper="All methods adapt about equally fast; the figure's numbers are not given in the text.",
+    full=figure_2a.Settings(TASKS),
+    smoke=figure_2a.smoke(TASKS),
 )
-
-
-def run(settings: figure_2a.Settings) -> study.Results:
-    """The whole study."""
-    return study.run(STUDY, settings)

@@ -8,6 +8,7 @@ import importlib
 import json
 import multiprocessing
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,6 +16,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict
 from hashlib import sha256
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -47,6 +49,34 @@ class Study(NamedTuple):
     # the rows of the table for people
     shown: Callable[[Results], list[dict[str, Any]]] = lambda results: results["rows"]
     forget: Callable[[Any], None] = lambda settings: None  # what a study keeps besides its cells, thrown away
+
+
+def declare(
+    module: str,
+    *,
+    title: str,
+    paper: str,
+    full: Any,
+    smoke: Any,
+    name: str | None = None,
+    report: ModuleType | None = None,
+) -> tuple[Study, Callable[[Any], Results]]:
+    """The study of a file, and a function that runs it: its parts are the functions of the file that are called like them.
+
+    Args:
+        module: `__name__` of the file; of another one, where several studies share their parts.
+        title: for people.
+        paper: what the paper claims or shows.
+        full: settings of what is reported.
+        smoke: settings that show in little time that everything runs.
+        name: what it is called on the command line; the file's own name if None.
+        report: the file of what is shown (`figure`, `remarks`, `shown`), where that is another.
+    """
+    file = vars(sys.modules[module]) | ({} if report is None else vars(report))
+    parts = {part: file[part] for part in Study._fields if part in file and callable(file[part])}
+    called = name or module.rpartition(".")[2].replace("_", "-")
+    study = Study(name=called, title=title, paper=paper, scales={"smoke": smoke, "full": full}, **parts)
+    return study, lambda settings: run(study, settings)
 
 
 def row(

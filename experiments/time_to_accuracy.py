@@ -116,18 +116,10 @@ def remarks(results: study.Results) -> list[str]:
     ]
 
 
-STUDY = study.Study(
-    name="time-to-accuracy",
+STUDY, run = study.declare(
+    __name__,
     title="Accuracy against seconds of training",
     paper="The paper compares the time of one meta-step (Figure 2b), not that of a training.",
-    scales={"smoke": SMOKE, "full": Settings()},
-    cells=cells,
-    measure=measure,
-    figure=figure,
-    remarks=remarks,
+    full=Settings(),
+    smoke=SMOKE,
 )
-
-
-def run(settings: Settings) -> study.Results:
-    """The whole study."""
-    return study.run(STUDY, settings)

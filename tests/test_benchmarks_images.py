@@ -22,15 +22,6 @@ TINY = SETTINGS["omniglot-5w1s"]._replace(ways=2, queries=2, meta_batch=2, filte
 FEW = random_pool("omniglot", 3, 4)
 
 
-@pytest.fixture
-def quick_compile():
-    """Programs that run once: compiling them well would cost more than it brings."""
-    before = jax.config.read("jax_disable_most_optimizations")
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", before)
-
-
 # --- what is timed ----------------------------------------------------------------------------------------------------
 
 

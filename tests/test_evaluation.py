@@ -9,6 +9,8 @@ from metaprior.predict import Calibration
 from metaprior.settings import Settings, assemble
 from metaprior.training import initial_state
 
+pytestmark = pytest.mark.usefixtures("quick_compile")
+
 
 @pytest.fixture(scope="module")
 def start():

@@ -15,16 +15,6 @@ from metaprior.evaluation import pool
 from metaprior.meta import trainer
 from metaprior.training import initial_state, require_stable
 
-
-@pytest.fixture
-def quick_compile():
-    """Programs that run once: compiling them well would cost more than it brings."""
-    before = jax.config.read("jax_disable_most_optimizations")
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", before)
-
-
 IMAGES = ("omniglot", "miniimagenet", "calibration", "inner-optimisers", "time-to-accuracy")  # see test_study_images
 
 

@@ -22,6 +22,8 @@ from metaprior.likelihoods import gaussian
 from metaprior.matrix import SECOND_STAGES, Cell
 from metaprior.types import Data, Episode, Inference, Prior
 
+pytestmark = pytest.mark.usefixtures("quick_compile")
+
 NOISE = 0.5
 STAGES = tuple(name for name in SECOND_STAGES if name != "none")
 close = partial(np.testing.assert_allclose, rtol=1e-9, atol=1e-9)

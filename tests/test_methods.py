@@ -24,6 +24,8 @@ from metaprior.meta import meta_learner
 from metaprior.methods import METHODS
 from metaprior.types import Data, Episode, Prior
 
+pytestmark = pytest.mark.usefixtures("quick_compile")
+
 TORCH = Path(__file__).parent / "reference" / "torch_gradients.npz"
 KEY = jax.random.key(11)
 TEMPERATURE = 0.4

@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from metaprior import predict
-from metaprior.families import Delta, MeanField, Particles, delta, from_covariance, full, mean_field, particles
+from metaprior.families import Delta, MeanField, delta, from_covariance, full, mean_field
 from metaprior.last_layer import LastLayer
 from metaprior.predict import Calibration
 from metaprior.tasks.linear import exact_posterior
@@ -205,12 +205,3 @@ def test_draws_share_the_levels_of_the_spread():
     made = predictor.finish(parts, Calibration(jnp.zeros(()), jnp.log(NOISE), 0.0, jnp.asarray(0.5)))
     expected = NOISE * np.exp(0.5 * np.asarray(predict.levels(12)))
     np.testing.assert_allclose(made.std[:, 0, 0], expected, rtol=1e-9)
-
-
-def test_class_probabilities_average_softmax():
-    weights = jnp.array([[[5.0, 0.0]], [[0.0, 5.0]]])
-    q = particles(2)
-    got = predict.class_probabilities(
-        lambda w, x: x @ w, q, jax.random.key(0), Particles(weights), jnp.ones((3, 1)), num_samples=2
-    )
-    np.testing.assert_allclose(got, 0.5)  # two confident particles that disagree

@@ -31,15 +31,12 @@ def pictures(classes: int, seed: int) -> Images:
 
 
 @pytest.fixture
-def small_omniglot(monkeypatch, tmp_path):
+def small_omniglot(monkeypatch, tmp_path, quick_compile):
     """In the place of Omniglot, and trainings kept in a folder of the test."""
     found = ImageSet("omniglot", pictures(12, 0), pictures(7, 1), pictures(8, 2))
     monkeypatch.setattr(data, "load", lambda name, folder=None: found)
     monkeypatch.setattr(images, "STATES", tmp_path / "states")
-    before = jax.config.read("jax_disable_most_optimizations")
-    jax.config.update("jax_disable_most_optimizations", True)  # programs that run once
-    yield found
-    jax.config.update("jax_disable_most_optimizations", before)
+    return found
 
 
 def tiny(name):

@@ -69,19 +69,19 @@ def test_figure_and_remarks_of_one_regime_only(results):
         name: curve for name, curve in one["curves"].items() if name not in ("regime informative", "bound informative")
     }
     fewer = one | {"curves": kept, "rows": [row for row in one["rows"] if not row["setting"].startswith("informative")]}
-    gradient_error.figure(fewer)
-    assert "informative after" not in gradient_error.remarks(fewer)[1]
-    assert "informative after" in gradient_error.remarks(one)[1]
+    gradient_error.STUDY.figure(fewer)
+    assert "informative after" not in gradient_error.STUDY.remarks(fewer)[1]
+    assert "informative after" in gradient_error.STUDY.remarks(one)[1]
 
 
 def test_remarks_follow_the_numbers(results):
     """Shares turned round turn the verdict round."""
     one = json.loads(json.dumps(results["gradient-error"]))
-    assert "holds in all of them" in gradient_error.remarks(one)[1]
+    assert "holds in all of them" in gradient_error.STUDY.remarks(one)[1]
     curve = one["curves"]["regime informative"]
     curve["gem GEM closer"] = [0.0 for _ in curve["steps"]]
-    assert "informative never (0% to 0%" in gradient_error.remarks(one)[1]
-    assert "holds throughout for tight (noisy) only" in gradient_error.remarks(one)[1]
+    assert "informative never (0% to 0%" in gradient_error.STUDY.remarks(one)[1]
+    assert "holds throughout for tight (noisy) only" in gradient_error.STUDY.remarks(one)[1]
 
 
 # -- the laws --------------------------------------------------------------------------------------

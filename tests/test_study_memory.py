@@ -14,16 +14,7 @@ TINY = compute_memory.Settings(
 OTHERS = [name for name in compute_memory.Settings().methods if name != "gem-bml+"]
 
 
-@pytest.fixture
-def cheap_compile():
-    """Bytes are settled before machine code is optimised."""
-    before = jax.config.read("jax_disable_most_optimizations")
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", before)
-
-
-@pytest.mark.usefixtures("cheap_compile")
+@pytest.mark.usefixtures("quick_compile")
 @pytest.mark.parametrize("name", ["gem-bml+", *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)])
 def test_who_is_flat_and_who_is_not(name):
     few, many = (compute_memory.cost(TINY, name, steps)[0]["total"] for steps in TINY.steps)

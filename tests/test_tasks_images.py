@@ -124,7 +124,7 @@ def test_augmented_images_are_mirrored_and_shifted_copies():
     }  # fmt: skip
     found = [
         np.asarray(part.x[0]).tobytes()
-        for seed in range(120) for part in augmented(jax.random.key(seed), episode, Look())
+        for seed in range(120) for part in augmented(jax.random.key(seed), episode)
     ]  # fmt: skip
     assert set(found) <= allowed and len(set(found)) > 40
 

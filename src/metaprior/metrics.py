@@ -194,14 +194,23 @@ def reliability(probabilities: Float[Array, "N C"], labels: Int[Array, " N"], *,
 
 def reliability_of(confidence: Float[Array, " N"], correct: Float[Array, " N"], *, num_bins: int = 15) -> Reliability:
     """The same from confidences, and 1 where the prediction was right or 0 where it was not."""
-    if num_bins < 1:
-        raise ValueError(f"num_bins must be at least 1, got {num_bins}: 15 is usual")
-    edges = jnp.linspace(0.0, 1.0, num_bins + 1, dtype=confidence.dtype)
-    # Found among the edges themselves: confidence · num_bins rounds some edges into the bin above.
-    index = jnp.clip(jnp.searchsorted(edges[1:], confidence, side="left"), 0, num_bins - 1)
+    index = bin_of(confidence, num_bins)
     count = jnp.bincount(index, length=num_bins)
     average = lambda values: jnp.bincount(index, values, length=num_bins) / jnp.maximum(count, 1)
-    return Reliability(edges, count, average(confidence), average(correct))
+    return Reliability(_edges(num_bins, confidence.dtype), count, average(confidence), average(correct))
+
+
+def bin_of(confidence: Float[Array, "*shape"], num_bins: int) -> Int[Array, "*shape"]:
+    """The number of the bin (edge, next edge] that each confidence lies in."""
+    if num_bins < 1:
+        raise ValueError(f"num_bins must be at least 1, got {num_bins}: 15 is usual")
+    # Found among the edges themselves: confidence · num_bins rounds some edges into the bin above.
+    inner = _edges(num_bins, confidence.dtype)[1:]
+    return jnp.clip(jnp.searchsorted(inner, confidence, side="left"), 0, num_bins - 1)
+
+
+def _edges(num_bins: int, dtype) -> Float[Array, " M+1"]:
+    return jnp.linspace(0.0, 1.0, num_bins + 1, dtype=dtype)
 
 
 def ece(table: Reliability) -> Float[Array, ""]:

@@ -156,14 +156,6 @@ def exact(apply: Apply, *, num_functions: int = 20) -> Predictor:
     return Predictor("exact", prepare, finish)
 
 
-def class_probabilities(
-    apply: Apply, family: Family, key: Key, q: Dist, x: Array, *, num_samples: int = 10
-) -> Float[Array, "N C"]:
-    """Probabilities of classes: the softmax averaged over weights drawn from q."""
-    draws = family.samples(key, q, num_samples)
-    return jax.nn.softmax(jax.vmap(lambda params: apply(params, x))(draws)).mean(axis=0)
-
-
 def tangent_roots(apply: Apply, mean, dist: Dist, x) -> tuple[Float[Array, "N O"], Float[Array, "N O W"]]:
     """Outputs, and J·root(cov) such that roots · rootsᵀ is the covariance of linearised outputs under `dist`.
 
@@ -283,7 +275,6 @@ __all__ = [
     "Predictive",
     "Predictor",
     "calibrate",
-    "class_probabilities",
     "default_predictor",
     "exact",
     "linearised",

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Int
+from jaxtyping import Array, Float, Int
 
 from metaprior import checkpoints, runs
 from metaprior.classes import class_predictor
@@ -212,13 +212,15 @@ def _row(iteration: int, infos: Info) -> dict[str, Any]:
 
 def _chunk_mean(infos: Info) -> Info:
     averaged = jax.tree.map(lambda leaf: np.mean(leaf, axis=0), infos)
-    averaged = averaged._replace(**{name: _seen_mean(getattr(infos, name)) for name in ("query_nll", "elbo")})
+    averaged = averaged._replace(**{name: watched_mean(getattr(infos, name)) for name in ("query_nll", "elbo")})
     return averaged._replace(left_out=infos.left_out.sum(), log_std=infos.log_std[-1], log_rate=infos.log_rate[-1])
 
 
-def _seen_mean(values):
-    """The mean over the iterations that were watched."""
-    return np.mean(values, where=np.isfinite(values)) if np.isfinite(values).any() else np.nan
+def watched_mean(values: Float[np.ndarray, "... iterations"]) -> Float[np.ndarray, "..."]:
+    """The mean over the iterations that were watched; NaN where none was."""
+    seen = np.isfinite(values)
+    total = np.where(seen, values, 0).sum(axis=-1)
+    return np.where(seen.any(axis=-1), total / np.maximum(seen.sum(axis=-1), 1), np.nan)
 
 
 def _raise_diverged(run, done: int, infos: Info) -> None:

@@ -31,7 +31,8 @@ def step_memory(name: str, steps: int, *, tasks: str = "sinusoid") -> int:
     setup = assemble(Settings(tasks=tasks, method=name, steps=steps, query_steps=second))
     keys = task_keys(jax.random.key(0), setup.learner.method.meta_batch)
     state = jax.eval_shape(lambda: initial_state(setup))
-    episodes = jax.eval_shape(jax.vmap(setup.tasks.sample), keys)
+    pool = setup.tasks.pool("train")
+    episodes = jax.eval_shape(jax.vmap(lambda key: setup.tasks.sample(key, *pool)), keys)
     compiled = jax.jit(setup.learner.step).lower(state, keys, episodes).compile()
     analysis = compiled.memory_analysis()
     if analysis is None:

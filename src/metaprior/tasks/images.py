@@ -63,7 +63,7 @@ def image_tasks(
         key_draw, key_augment = jax.random.split(key)
         pool = jnp.asarray(pixels), jnp.asarray(members)
         episode = draw_episode(key_draw, *pool, look, ways=ways, shots=shots, queries=queries)
-        return augmented(key_augment, episode, look) if look.augmented else episode
+        return augmented(key_augment, episode) if look.augmented else episode
 
     def evaluation(key: Key, pixels, members) -> Episode:
         pool = jnp.asarray(pixels), jnp.asarray(members)
@@ -129,9 +129,8 @@ def seen(images: UInt8[Array, "... C"], look: Look) -> Float[Array, "... C"]:
 SHIFT = 0.1  # of the side of an image, at most
 
 
-def augmented(key: Key, episode: Episode, look: Look) -> Episode:
+def augmented(key: Key, episode: Episode) -> Episode:
     """Every image mirrored or not, and shifted by up to a tenth of its side; what comes in at the edge is an edge repeated."""
-    del look
 
     def one(key, image):
         key_mirror, key_shift = jax.random.split(key)
