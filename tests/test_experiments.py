@@ -18,7 +18,16 @@ from metaprior.training import initial_state, require_stable
 IMAGES = ("omniglot", "miniimagenet", "calibration", "inner-optimisers", "time-to-accuracy")  # see test_study_images
 
 
-@pytest.mark.parametrize("name", [name for name in experiments.NAMES if name not in IMAGES])
+# The challenging sinusoids are the default ones' study on other tasks, and multi-modal tasks have three kinds of them.
+LONG = ("sinusoid-challenging", "multi-modal")
+SMOKE = [
+    pytest.param(name, marks=pytest.mark.slow if name in LONG else ())
+    for name in experiments.NAMES
+    if name not in IMAGES
+]
+
+
+@pytest.mark.parametrize("name", SMOKE)
 @pytest.mark.usefixtures("quick_compile")
 def test_smoke_scale_runs_from_cells_to_figure(name):
     one = experiments.get(name)

@@ -1,6 +1,7 @@
 """A prior trained on five classes meets two, three and twenty: what it says against the formulas, and what cannot matter."""
 
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +11,7 @@ import tiny_photos
 
 import metaprior
 from metaprior import checkpoints, families, labelled, runs, training
+from metaprior.evaluation import for_classes
 from metaprior.heads import with_classes
 from metaprior.last_layer import HeadParams
 from metaprior.settings import as_dict
@@ -140,9 +142,10 @@ def test_a_head_of_its_own_stays_as_it_is_for_as_many_classes(load):
     """And is averaged, with a note, for any other number."""
     prior = load(head="own", method="maml")
     state = prior.trained.state
-    assert labelled._for_classes(prior.trained, 5) is state
-    resized = labelled._for_classes(prior.trained, 3).prior.dist.mean.head.weight
-    np.testing.assert_allclose(resized, np.repeat(state.prior.dist.mean.head.weight.mean(1, keepdims=True), 3, axis=1))
+    assert for_classes(prior.trained.setup, state, 5) is state
+    resized: Any = for_classes(prior.trained.setup, state, 3).prior.dist
+    average = state.prior.dist.mean.head.weight.mean(1, keepdims=True)
+    np.testing.assert_allclose(resized.mean.head.weight, np.repeat(average, 3, axis=1))
     assert prior.adapt(*pictures(5), steps=1).notes == ()
     assert "3 classes all begin with their average" in prior.adapt(*pictures(3), steps=1).notes[0]
 

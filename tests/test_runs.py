@@ -114,6 +114,13 @@ def test_resume_with_equal_settings(tmp_path, create):
     assert run.notes == ()
 
 
+def test_a_run_of_an_older_version_goes_on_where_a_new_choice_is_not_made(tmp_path, create):
+    runs.release(create(tmp_path / "run", SETTINGS))
+    runs.release(create(tmp_path / "run", {**SETTINGS, "new": None, "newer": False}, resume=True))
+    with pytest.raises(runs.RunError, match="newest was not set, now 3"):
+        create(tmp_path / "run", {**SETTINGS, "newest": 3}, resume=True)
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from tiny_images import SIDE, image_set, images
 
+from metaprior.tasks.augmentation import augmented_characters
 from metaprior.tasks.images import (
     Look,
-    augmented,
     draw_episode,
     first_of_shuffle,
     image_tasks,
@@ -20,7 +20,6 @@ from metaprior.tasks.images import (
     turn,
     with_targets,
 )
-from metaprior.types import Data, Episode
 
 SHAPE = (SIDE, SIDE, 1)
 
@@ -114,19 +113,21 @@ def test_bytes_become_what_the_look_says():
     np.testing.assert_allclose(x, [[[[2.0, -0.125]]], [[[-1.2, 0.075]]]], rtol=1e-6)
 
 
-def test_augmented_images_are_mirrored_and_shifted_copies():
-    picture = np.random.default_rng(1).random((20, 20, 1))
-    episode = Episode(*(Data(jnp.asarray(picture)[None], jnp.zeros(1, int)) for _ in range(2)))
-    wide = np.pad(picture, ((2, 2), (2, 2), (0, 0)), mode="edge")
-    allowed = {
-        np.ascontiguousarray(side[r : r + 20, c : c + 20]).tobytes()
-        for side in (wide, wide[:, ::-1]) for r in range(5) for c in range(5)
-    }  # fmt: skip
-    found = [
-        np.asarray(part.x[0]).tobytes()
-        for seed in range(120) for part in augmented(jax.random.key(seed), episode)
-    ]  # fmt: skip
-    assert set(found) <= allowed and len(set(found)) > 40
+def test_characters_are_varied_in_training_alone():
+    options: dict[str, Any] = {"ways": 3, "shots": 1, "queries": 2}
+    plain, varied, photographs = (
+        tiny_tasks(look=Look(turned=True, augmented=augment, characters=characters), **options)
+        for augment, characters in ((False, True), (True, True), (True, False))
+    )
+    key, (pixels, members) = jax.random.key(3), plain.pool("train")
+    as_bytes = lambda data: np.asarray(data.x).tobytes()
+    judged = [tasks.evaluation(key, pixels, members) for tasks in (plain, varied)]
+    assert as_bytes(judged[0].query) == as_bytes(judged[1].query)
+    before = plain.sample(key, pixels, members)
+    changed, other = (tasks.sample(key, pixels, members) for tasks in (varied, photographs))
+    assert len({as_bytes(data.query) for data in (before, changed, other)}) == 3
+    by_hand = augmented_characters(jax.random.split(key)[1], before, classes=3)
+    np.testing.assert_allclose(changed.query.x, by_hand.query.x, rtol=1e-12)
 
 
 def test_the_first_of_a_shuffle_are_different_and_present():

@@ -10,6 +10,7 @@ from jaxtyping import Array, Float
 
 from metaprior import metrics
 from metaprior.classes import ClassPredictive, ClassScores, calibration_error, class_scores
+from metaprior.heads import state_with_classes
 from metaprior.meta import State, task_keys
 from metaprior.predict import Calibration, Predictor, calibrate
 from metaprior.settings import Setup
@@ -34,9 +35,16 @@ class TaskScores(NamedTuple):
     rank_correlation: Float[Array, "..."]
 
 
+def for_classes(setup: Setup, state: State, classes: int) -> State:
+    """The state to adapt to so many classes with; as it is, if that is how many it was trained with."""
+    same = classes == setup.tasks.outputs_in_training
+    return state if same else state_with_classes(setup.model, state, classes)
+
+
 def adapted_parts(setup: Setup, predictor: Predictor, state: State, key, at: Sequence[int], pool=()):
     """Adapt to one task and prepare its predictions: (parts before any step or None, later parts stacked, episode)."""
     key_task, key_adapt, key_predict = jax.random.split(key, 3)
+    state = for_classes(setup, state, setup.tasks.outputs)
     episode = setup.tasks.evaluation(key_task, *pool)
     posteriors = setup.learner.adapt(key_adapt, state, episode.support, max(at))
     nothing = Data(episode.support.x[:0], episode.support.y[:0])

@@ -12,6 +12,7 @@ import jax
 
 from metaprior.families import Delta, MeanField, Particles
 from metaprior.last_layer import HeadParams, LastLayer
+from metaprior.meta import State
 from metaprior.models import Model
 from metaprior.types import Dist, Params, Prior
 
@@ -32,6 +33,14 @@ def with_classes(model: Model, prior: Prior, classes: int) -> Prior:
     if classes < 2:
         raise ValueError(f"a task needs two classes or more, got {classes}")
     return over_weights(lambda weights: resize(weights, classes), prior)
+
+
+def state_with_classes(model: Model, state: State, classes: int) -> State:
+    """The prior, and what inference shares between tasks, for another number of classes: to adapt with, not to train on."""
+    is_dist = lambda node: isinstance(node, Delta | MeanField | Particles | LastLayer)
+    resized = lambda node: with_classes(model, Prior(node), classes).dist if is_dist(node) else node
+    memory = jax.tree.map(resized, state.memory, is_leaf=is_dist)
+    return state._replace(prior=with_classes(model, state.prior, classes), memory=memory)
 
 
 def over_weights(change: Callable[[Params], Params], prior: Prior) -> Prior:

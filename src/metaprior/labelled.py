@@ -13,14 +13,11 @@ from numpy.typing import ArrayLike
 
 from metaprior.classes import class_predictor
 from metaprior.data import DataError, load_folder, read_image
-from metaprior.families import Delta, MeanField, Particles
-from metaprior.heads import with_classes
-from metaprior.last_layer import LastLayer
-from metaprior.meta import State
+from metaprior.evaluation import for_classes
 from metaprior.tasks import IMAGE_SETS
 from metaprior.tasks.images import class_targets, seen
 from metaprior.training import CALIBRATION_FILE, INDUCTIVE_FILE, TEST_STEPS, Trained
-from metaprior.types import Data, Dist, Prior
+from metaprior.types import Data, Dist
 
 BATCH = 32  # new images looked at together: memory grows with them, what is said of each does not change
 
@@ -120,8 +117,8 @@ def adapt(
         found = f"only {classes[0]}" if classes else "none"
         raise ValueError(f"to tell classes apart takes two or more, the labels name {found}: add images of others")
     support = _support(trained, pixels, numbers, len(classes))
-    state, adapt = _for_classes(trained, len(classes)), jax.jit(trained.setup.learner.adapt, static_argnums=3)
-    posteriors = adapt(jax.random.key(seed), state, support, steps)
+    state = for_classes(trained.setup, trained.state, len(classes))
+    posteriors = jax.jit(trained.setup.learner.adapt, static_argnums=3)(jax.random.key(seed), state, support, steps)
     posterior = jax.tree.map(lambda leaf: leaf[steps], posteriors)
     return Labeller(trained, classes, pixels, numbers, posterior, steps, inverted, tuple(_notes(trained, len(classes))))
 
@@ -157,19 +154,8 @@ def _probabilities(key, posterior, support, x, *, calibration, model, family, in
     return predictor.finish(predictor.prepare(key, None, posterior, support, x), calibration).probabilities
 
 
-def _for_classes(trained: Trained, classes: int) -> State:
-    """The prior, and what inference shares between tasks, for so many classes; as they are if that is how they were trained."""
-    setup, state = trained.setup, trained.state
-    if classes == setup.tasks.outputs:
-        return state
-    is_dist = lambda node: isinstance(node, Delta | MeanField | Particles | LastLayer)
-    resized = lambda node: with_classes(setup.model, Prior(node), classes).dist if is_dist(node) else node
-    memory = jax.tree.map(resized, state.memory, is_leaf=is_dist)
-    return state._replace(prior=with_classes(setup.model, state.prior, classes), memory=memory)
-
-
 def _notes(trained: Trained, classes: int) -> list[str]:
-    settings, trained_with, notes = trained.setup.settings, trained.setup.tasks.outputs, []
+    settings, trained_with, notes = trained.setup.settings, trained.setup.tasks.outputs_in_training, []
     if settings.head == "own" and classes != trained_with:
         notes.append(
             f"this prior has a head of its own for each of {trained_with} class numbers; {classes} classes all begin with "

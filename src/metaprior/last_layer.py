@@ -59,10 +59,11 @@ def conjugate(likelihood: Likelihood, family: Family, *, noise_std: Scalar) -> I
         features = likelihood.outputs(HeadParams(dist.features, unit), source)
         weight = 1 / (likelihood.temperature * noise_std**2)
         lower = cholesky(Full(dist.mean, dist.tril))
-        white = features @ lower
-        # S = L (I + w AᵀA)⁻¹ Lᵀ with A = ΦL: no eigenvalue of what is inverted is below one, however narrow the prior became.
-        root = lower @ inverse_root(unit + weight * white.T @ white)
-        mean = dist.mean + weight * root @ (root.T @ (features.T @ (source.y - features @ dist.mean)))
+        with exact_products():
+            white = features @ lower
+            # S = L (I + w AᵀA)⁻¹ Lᵀ with A = ΦL: no eigenvalue of what is inverted is below one, however narrow the prior.
+            root = lower @ inverse_root(unit + weight * white.T @ white)
+            mean = dist.mean + weight * root @ (root.T @ (features.T @ (source.y - features @ dist.mean)))
         return LastLayer(dist.features, mean, with_log_diagonal(root))
 
     def check(prior, source):
@@ -83,6 +84,11 @@ def conjugate(likelihood: Likelihood, family: Family, *, noise_std: Scalar) -> I
         posterior=lambda state, prior, source: state,
         check=check,
     )
+
+
+def exact_products():
+    """Inside, products are not rounded to a few bits, as cards do by default: what is inverted afterwards would not stand it."""
+    return jax.default_matmul_precision("highest")
 
 
 def inverse_root(matrix: Float[Array, "F F"]) -> Float[Array, "F F"]:
@@ -111,8 +117,10 @@ def _kl(q, p):
     size, outputs = q.mean.shape
     lower_q = cholesky(Full(q.mean, q.tril))
     inverse = inverse_cholesky(Full(p.mean, p.tril))
-    shape = jnp.trace(p.tril) - jnp.trace(q.tril) - 0.5 * size + 0.5 * jnp.square(inverse @ lower_q).sum()
-    return outputs * shape + 0.5 * jnp.square(inverse @ (q.mean - p.mean)).sum()
+    with exact_products():
+        spread, moved = inverse @ lower_q, inverse @ (q.mean - p.mean)
+    shape = jnp.trace(p.tril) - jnp.trace(q.tril) - 0.5 * size + 0.5 * jnp.square(spread).sum()
+    return outputs * shape + 0.5 * jnp.square(moved).sum()
 
 
 def _expected_log_prob(key: Key, likelihood: Likelihood, q: LastLayer, batch: Batch, num_samples: int = 1):
@@ -120,7 +128,8 @@ def _expected_log_prob(key: Key, likelihood: Likelihood, q: LastLayer, batch: Ba
     del key, num_samples
     outputs = likelihood.outputs(HeadParams(q.features, q.mean), batch)
     features = likelihood.outputs(HeadParams(q.features, jnp.eye(q.mean.shape[0], dtype=q.mean.dtype)), batch)
-    variances = jnp.square(features @ cholesky(Full(q.mean, q.tril))).sum(axis=1)
+    with exact_products():
+        variances = jnp.square(features @ cholesky(Full(q.mean, q.tril))).sum(axis=1)
     curvature = _curvature(likelihood, outputs, batch)
     return likelihood.log_density(outputs, batch).sum() + 0.5 * (curvature * variances[:, None]).sum()
 

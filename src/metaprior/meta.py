@@ -215,7 +215,10 @@ def trainer(learner: MetaLearner, draw: Callable[..., Episode], meta_batch: int)
     def train(state, num_iterations, *pool):
         def iteration(state, _):
             key_draw, key_infer = jax.random.split(jax.random.fold_in(state.key, state.iteration))
-            episodes = jax.vmap(lambda key: draw(key, *pool))(task_keys(key_draw, meta_batch))
+            # Behind a barrier: else the compiler would draw an image again for every window of it that is looked at.
+            episodes = jax.lax.optimization_barrier(
+                jax.vmap(lambda key: draw(key, *pool))(task_keys(key_draw, meta_batch))
+            )
             return learner.step(state, task_keys(key_infer, meta_batch), episodes)
 
         return jax.lax.scan(iteration, state, None, length=num_iterations)

@@ -209,7 +209,7 @@ def bin_of(confidence: Float[Array, "*shape"], num_bins: int) -> Int[Array, "*sh
     return jnp.clip(jnp.searchsorted(inner, confidence, side="left"), 0, num_bins - 1)
 
 
-def _edges(num_bins: int, dtype) -> Float[Array, " M+1"]:
+def _edges(num_bins: int, dtype) -> Float[Array, " edges"]:
     return jnp.linspace(0.0, 1.0, num_bins + 1, dtype=dtype)
 
 

@@ -213,11 +213,17 @@ def _check_settings(before: Any, given: Any, wanted: Any, may_change: Collection
         f"{name} was {json.dumps(old[name]) if name in old else 'not set'}, "
         f"now {json.dumps(new[name]) if name in new else 'not set'}"
         for name in dict.fromkeys([*old, *new])
-        if (name in old, old.get(name)) != (name in new, new.get(name))
-        and not any(name == allowed or name.startswith(f"{allowed}.") for allowed in free)
+        if _differ(old, new, name) and not any(name == allowed or name.startswith(f"{allowed}.") for allowed in free)
     ]
     if words:
         raise RunError(f"the run began with other settings ({'; '.join(words)}): use those, or choose another --out")
+
+
+def _differ(old: dict[str, Any], new: dict[str, Any], name: str) -> bool:
+    if name in old and name in new:
+        return old[name] != new[name]
+    # A choice that one of two versions does not have: where the other has it null or off, it was not made.
+    return (old | new)[name] not in (None, False)
 
 
 def _record_versions(folder: Path) -> tuple[str, ...]:

@@ -22,7 +22,7 @@ from metaprior.tasks import get as get_tasks
 from metaprior.tasks.images import with_targets
 from metaprior.types import Likelihood
 
-IMAGES_ONLY = ("ways", "data_dir", "network", "filters", "pooling", "precision", "head", "augmented")
+IMAGES_ONLY = ("ways", "train_ways", "data_dir", "network", "filters", "pooling", "precision", "head", "augmented")
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,8 @@ class Settings:
     """Widths of the hidden layers, where inputs are numbers."""
     ways: int | None = None
     """Classes of a task, where there are classes."""
+    train_ways: int | None = None
+    """Classes of a task in training, where they are to be more or fewer than --ways; needs a shared head."""
     data_dir: Path | None = None
     """Where the images are, if not where METAPRIOR_DATA says."""
     network: str | None = None
@@ -58,7 +60,7 @@ class Settings:
     head: str | None = None
     """Of classes: shared (all classes have one prior, any number of them) or own (a prior for each class number)."""
     augmented: bool = False
-    """Mirror and shift images in training."""
+    """Vary images in training: photographs are mirrored and shifted, characters bent a little and their classes mirrored."""
     steps: int | None = None
     """Inner steps on the support."""
     query_steps: int | None = None
@@ -174,6 +176,11 @@ def assemble(
     options: dict[str, Any] = {} if tasks.shape is None else {"watch_every": WATCH_EVERY}
     if tasks.shape is not None and settings.head != "own":
         options["tie"] = shared_columns(model)
+    elif tasks.outputs_in_training != tasks.outputs:
+        raise ValueError(
+            f"a prior with a head of its own for each of {tasks.outputs_in_training} class numbers cannot be judged with "
+            f"{tasks.outputs}: leave out --train-ways, or take --head shared"
+        )
     learner = meta_learner(method, likelihood, model=model, optimizer=optimizer, **options)
     if tasks.shape is not None:
         predictor = class_predictor(model, learner.cell.family, inductive=inductive)
@@ -184,7 +191,7 @@ def assemble(
 
 def tasks_of(settings: Settings, eval_queries: int | None = None) -> Tasks:
     """The task set, with the sizes that the settings give."""
-    names = ("shots", "queries", "ways", "data_dir", "augmented")
+    names = ("shots", "queries", "ways", "train_ways", "data_dir", "augmented")
     given: dict[str, Any] = {} if eval_queries is None else {"eval_queries": eval_queries}
     given |= {name: value for name in names if (value := getattr(settings, name)) is not None and value is not False}
     return get_tasks(settings.tasks, **given)
@@ -215,8 +222,8 @@ def network(settings: Settings, tasks: Tasks, *, exact_head: bool) -> Model:
         whole, features = conv4, conv4_features
     if exact_head:
         body, width = features(tasks.shape, **options)
-        return with_head(body, width, tasks.outputs, activation=None, scale=True)
-    return whole(tasks.shape, tasks.outputs, **options)
+        return with_head(body, width, tasks.outputs_in_training, activation=None, scale=True)
+    return whole(tasks.shape, tasks.outputs_in_training, **options)
 
 
 def as_dict(settings: Settings) -> dict[str, Any]:

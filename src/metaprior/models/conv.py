@@ -48,6 +48,8 @@ def conv4(
 ) -> Model:
     """Four blocks [3×3 convolution, batch normalisation, ReLU], each halving the image, and a dense head.
 
+    Convolutions have no bias: normalisation would take it away again, and its gradient would cost a pass.
+
     `stride=2` halves by striding (Omniglot). `stride=1` halves by 2×2 max-pooling (miniImageNet:
     `conv4((84, 84, 3), filters=32, stride=1)`).
 
@@ -97,8 +99,7 @@ def conv4_features(
         keys = jax.random.split(key, BLOCKS)
         shapes = [(3, 3, channels if block == 0 else filters, filters) for block in range(BLOCKS)]
         convs = tuple(
-            Conv(draw(k, s), jnp.zeros(filters), stride, how=how, precision=precision)
-            for k, s in zip(keys, shapes, strict=True)
+            Conv(draw(k, s), None, stride, how=how, precision=precision) for k, s in zip(keys, shapes, strict=True)
         )
         norms = tuple(BatchNorm(jnp.zeros(filters), jnp.ones(filters)) for _ in range(BLOCKS))
         return Conv4(convs, norms, max_pooled=stride == 1, pool=pool)

@@ -29,7 +29,8 @@ def with_head(features: Model, width: int, outputs: int, *, activation=jnp.tanh,
     def answer(params, hidden):
         hidden = hidden if activation is None else activation(hidden)
         hidden = hidden / width**0.5 if scale else hidden
-        return jnp.concatenate([hidden, jnp.ones((hidden.shape[0], 1), hidden.dtype)], axis=1) @ params.head
+        with_constant = jnp.concatenate([hidden, jnp.ones((hidden.shape[0], 1), hidden.dtype)], axis=1)
+        return jnp.matmul(with_constant, params.head, precision="highest")  # cards would round features, too
 
     def apply(params, x):
         return answer(params, features.apply(params.features, x))

@@ -117,26 +117,43 @@ class BatchNorm(eqx.Module):
     def __call__(self, x: Float[Array, "N ... C"], *, reference: int | None = None) -> Float[Array, "N ... C"]:
         mean, variance = _statistics(x, reference)
         slope = jax.lax.rsqrt(variance + self.epsilon) * over_points(self.scale, x)
-        return (x - mean) * slope + over_points(self.offset, x)
+        n = x.shape[0]
+        return (x - to_points(mean, n)) * to_points(slope, n) + to_points(over_points(self.offset, x), n)
 
 
 def _statistics(x: Float[Array, "N ... C"], reference: int | None) -> tuple[Array, Array]:
     """Mean and variance of each channel; where there is no point to refer to, each is its own reference."""
     rows = x if reference is None else x[:reference]
-    rows, first = (rows, 0) if rows.shape[0] else (x, 1)
-    axes = tuple(range(first, x.ndim - 1))
-    return rows.mean(axes, keepdims=True), _variance(rows, axes)
+    if not rows.shape[0]:
+        axes = tuple(range(1, x.ndim - 1))
+        return x.mean(axes, keepdims=True), x.var(axes, keepdims=True)
+    return mean_over(rows), _variance(rows)
 
 
-@partial(jax.custom_jvp, nondiff_argnums=(1,))
-def _variance(x: Float[Array, "N ... C"], axes: tuple[int, ...]) -> Float[Array, "..."]:
+@jax.custom_jvp
+def _variance(x: Float[Array, "N ... C"]) -> Float[Array, "1 ... C"]:
     """In two passes: the mean of squares minus the square of the mean cancels where a channel is nearly constant."""
-    return x.var(axes, keepdims=True)
+    return mean_over(jnp.square(x - to_points(mean_over(x), x.shape[0])))
 
 
 @_variance.defjvp
-def _(axes, primals, tangents):
+def _(primals, tangents):
     # d var = 2 E[(x - mean) dx] is exact, the part through the mean being zero; to compute that zero would cost a pass.
     (x,), (change,) = primals, tangents
-    centred = x - x.mean(axes, keepdims=True)
-    return jnp.square(centred).mean(axes, keepdims=True), 2 * (centred * change).mean(axes, keepdims=True)
+    centred = x - to_points(mean_over(x), x.shape[0])
+    return mean_over(jnp.square(centred)), 2 * mean_over(centred * change)
+
+
+# A card sums the rows of a task with few of its cores, and tasks are few: so first over the positions of each point, then over
+# points. The barrier keeps the compiler from making one sum of the two; `to_points` is its transpose, for derivatives.
+
+
+def mean_over(x: Float[Array, "N ... C"]) -> Float[Array, "1 ... C"]:
+    """Of each channel, over points and positions."""
+    of_points = jax.lax.optimization_barrier(x.mean(tuple(range(1, x.ndim - 1)), keepdims=True))
+    return of_points.mean(0, keepdims=True)
+
+
+def to_points(row: Float[Array, "M ... C"], n: int) -> Float[Array, "N ... C"]:
+    """One row of channels for every point, positions still to come."""
+    return jax.lax.optimization_barrier(jnp.broadcast_to(row, (n, *row.shape[1:])))

@@ -15,8 +15,9 @@ class Tasks(NamedTuple):
     """A distribution over tasks, P(τ). `sample` draws ONE task; a meta-batch is `jax.vmap(tasks.sample)(keys)`.
 
     `sample` and `evaluation` are pure functions of the key. Under the same key they draw the same task and the same
-    support set; `evaluation` of a random curve asks for the noise-free truth on a regular grid over the whole input range,
-    ends included. Tasks made of given data pick from a `pool`: `tasks.sample(key, *tasks.pool("train"))`.
+    support set, unless training is to have another number of classes (`train_ways`); `evaluation` of a random curve asks for the
+    noise-free truth on a regular grid over the whole input range, ends included. Tasks made of given data pick from a `pool`:
+    `tasks.sample(key, *tasks.pool("train"))`.
     """
 
     name: str
@@ -32,6 +33,12 @@ class Tasks(NamedTuple):
     # split ("train", "validation", "test") -> the arrays that draws pick from. They are arguments of compiled programs, never
     # constants inside them, and read from disk when they are first asked for.
     pool: Callable[[str], tuple] = lambda split: ()
+    train_ways: int | None = None  # classes of a task to learn from, where they are not as many as `outputs`
+
+    @property
+    def outputs_in_training(self) -> int:
+        """Of a network that learns from these tasks."""
+        return self.outputs if self.train_ways is None else self.train_ways
 
 
 class Curve(NamedTuple):

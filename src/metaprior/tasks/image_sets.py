@@ -22,7 +22,10 @@ PHOTO = Look(centre=(0.485, 0.456, 0.406), scale=(0.229, 0.224, 0.225))
 OWN = "images"  # a folder of the user's
 IMAGE_SETS = {
     "omniglot": Known(
-        "handwritten characters of 50 alphabets, 28×28, turned by multiples of 90°", (28, 28, 1), Look(turned=True), 5
+        "handwritten characters of 50 alphabets, 28×28, turned by multiples of 90°",
+        (28, 28, 1),
+        Look(turned=True, characters=True),
+        5,
     ),
     "miniimagenet": Known("photographs of 100 kinds of things, 84×84", (84, 84, 3), PHOTO, 15),
     OWN: Known("your own images: a folder of classes, each a folder of files, seen at 84×84", (84, 84, 3), PHOTO, 5),
@@ -33,6 +36,7 @@ def image_set(
     name: str,
     *,
     ways: int = 5,
+    train_ways: int | None = None,
     shots: int = 1,
     queries: int | None = None,
     eval_queries: int = 15,
@@ -44,11 +48,13 @@ def image_set(
     Args:
         name: of the set.
         ways: classes of a task.
+        train_ways: classes of a task in training, where they are to be more or fewer; None: as many.
         shots: support images of each class.
         queries: query images of each class in training; None takes the set's own number.
         eval_queries: query images of each class in evaluation.
         data_dir: where the images are; None looks where METAPRIOR_DATA says.
-        augmented: mirror and shift images in training.
+        augmented: vary images in training: photographs are mirrored and shifted; characters are shifted, turned and stretched a
+            little, and classes of them mirrored as a whole.
     """
     known = IMAGE_SETS[name]
     return image_tasks(
@@ -58,6 +64,7 @@ def image_set(
         shape=known.shape,
         look=known.look._replace(augmented=augmented),
         ways=ways,
+        train_ways=train_ways,
         shots=shots,
         queries=known.queries if queries is None else queries,
         eval_queries=eval_queries,

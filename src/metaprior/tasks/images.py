@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, UInt8
 
 from metaprior.data import Images, ImageSet
+from metaprior.tasks.augmentation import augmented, augmented_characters
 from metaprior.tasks.base import Tasks, check_sizes
 from metaprior.types import Data, Episode, Key
 
@@ -24,7 +25,8 @@ class Look(NamedTuple):
     centre: tuple[float, ...] = (0.0,)
     scale: tuple[float, ...] = (1.0,)
     turned: bool = False  # each class of a task by a multiple of 90°: a turned character is another character
-    augmented: bool = False  # in training, mirrored and shifted by a few pixels at random
+    augmented: bool = False  # in training, varied at random as suits photographs, or characters: see `augmentation`
+    characters: bool = False
 
 
 PLAIN = Look()
@@ -38,6 +40,7 @@ def image_tasks(
     shape: tuple[int, int, int],
     look: Look = PLAIN,
     ways: int = 5,
+    train_ways: int | None = None,
     shots: int = 1,
     queries: int = 1,
     eval_queries: int = 15,
@@ -51,19 +54,26 @@ def image_tasks(
         shape: height, width and channels of an image.
         look: how a network sees it.
         ways: classes of a task.
+        train_ways: classes of a task in training, where they are to be more or fewer; None: as many.
         shots: support images of each class.
         queries: query images of each class in training.
         eval_queries: query images of each class in evaluation.
     """
     check_sizes(shots=shots, queries=queries, eval_queries=eval_queries)
-    if ways < 2:
-        raise ValueError(f"a task needs two classes or more, got ways={ways}: pass for example ways=5")
+    learned_ways = ways if train_ways is None else train_ways
+    for word, value in (("ways", ways), ("train_ways", learned_ways)):
+        if value < 2:
+            raise ValueError(f"a task needs two classes or more, got {word}={value}: pass for example {word}=5")
 
     def sample(key: Key, pixels, members) -> Episode:
         key_draw, key_augment = jax.random.split(key)
         pool = jnp.asarray(pixels), jnp.asarray(members)
-        episode = draw_episode(key_draw, *pool, look, ways=ways, shots=shots, queries=queries)
-        return augmented(key_augment, episode) if look.augmented else episode
+        episode = draw_episode(key_draw, *pool, look, ways=learned_ways, shots=shots, queries=queries)
+        if not look.augmented:
+            return episode
+        if look.characters:
+            return augmented_characters(key_augment, episode, classes=learned_ways)
+        return augmented(key_augment, episode)
 
     def evaluation(key: Key, pixels, members) -> Episode:
         pool = jnp.asarray(pixels), jnp.asarray(members)
@@ -75,11 +85,29 @@ def image_tasks(
 
     def pool(split: str) -> tuple[UInt8[np.ndarray, "M H W C"], Int[np.ndarray, "K I"]]:
         images: Images = getattr(image_set(), split)
-        needed = shots + (queries if split == "train" else eval_queries)
-        require_enough(images, split, ways=ways, images_per_class=needed)
+        trains = split == "train"
+        needed = shots + (queries if trains else eval_queries)
+        require_enough(
+            images,
+            split,
+            ways=learned_ways if trains else ways,
+            images_per_class=needed,
+            flag="--train-ways" if trains and train_ways is not None else "--ways",
+        )
         return images.pixels, member_table(images)
 
-    return Tasks(name, sample, evaluation, describe, outputs=ways, shots=shots, queries=queries, shape=shape, pool=pool)
+    return Tasks(
+        name,
+        sample,
+        evaluation,
+        describe,
+        outputs=ways,
+        train_ways=train_ways,
+        shots=shots,
+        queries=queries,
+        shape=shape,
+        pool=pool,
+    )
 
 
 def draw_episode(
@@ -126,28 +154,6 @@ def seen(images: UInt8[Array, "... C"], look: Look) -> Float[Array, "... C"]:
     return (images.astype(dtype) / 255 - as_channels(look.centre)) / as_channels(look.scale)
 
 
-SHIFT = 0.1  # of the side of an image, at most
-
-
-def augmented(key: Key, episode: Episode) -> Episode:
-    """Every image mirrored or not, and shifted by up to a tenth of its side; what comes in at the edge is an edge repeated."""
-
-    def one(key, image):
-        key_mirror, key_shift = jax.random.split(key)
-        height, width, _ = image.shape
-        up, left = round(SHIFT * height), round(SHIFT * width)
-        image = jnp.where(jax.random.bernoulli(key_mirror), image[:, ::-1], image)
-        wide = jnp.pad(image, ((up, up), (left, left), (0, 0)), mode="edge")
-        rows, columns = jax.random.randint(key_shift, (2,), 0, jnp.array([2 * up + 1, 2 * left + 1]))
-        return jax.lax.dynamic_slice(wide, (rows, columns, 0), image.shape)
-
-    def each(key, data):
-        return data._replace(x=jax.vmap(one)(jax.random.split(key, data.x.shape[0]), data.x))
-
-    key_support, key_query = jax.random.split(key)
-    return Episode(each(key_support, episode.support), each(key_query, episode.query))
-
-
 def member_table(images: Images) -> Int[np.ndarray, "K I"]:
     """The images of each class by their numbers, −1 where a class has fewer than the largest."""
     places = np.arange(images.counts.max())[None]
@@ -155,11 +161,11 @@ def member_table(images: Images) -> Int[np.ndarray, "K I"]:
     return table.astype(np.int32)
 
 
-def require_enough(images: Images, split: str, *, ways: int, images_per_class: int) -> None:
-    """Refuse a split that cannot fill a task."""
+def require_enough(images: Images, split: str, *, ways: int, images_per_class: int, flag: str = "--ways") -> None:
+    """Refuse a split that cannot fill a task; `flag` is the one that its number of classes comes from."""
     if len(images.classes) < ways:
         raise ValueError(
-            f"the {split} split has {len(images.classes)} classes and a task needs {ways}: lower --ways, or add classes"
+            f"the {split} split has {len(images.classes)} classes and a task needs {ways}: lower {flag}, or add classes"
         )
     if (least := int(images.counts.min())) < images_per_class:
         name = images.classes[int(images.counts.argmin())]
@@ -178,11 +184,13 @@ def _of_classes(images: Float[Array, "W I H W2 C"]) -> Data:
 def with_targets(tasks: Tasks) -> Tasks:
     """The same tasks with rows of targets for labels: classes as regression."""
 
-    def both(draw):
-        as_targets = lambda data: data._replace(y=class_targets(data.y, tasks.outputs))
+    def both(draw, classes):
+        as_targets = lambda data: data._replace(y=class_targets(data.y, classes))
         return lambda key, *pool: Episode(*(as_targets(data) for data in draw(key, *pool)))
 
-    return tasks._replace(sample=both(tasks.sample), evaluation=both(tasks.evaluation))
+    return tasks._replace(
+        sample=both(tasks.sample, tasks.outputs_in_training), evaluation=both(tasks.evaluation, tasks.outputs)
+    )
 
 
 def class_targets(labels: Int[Array, " N"], classes: int) -> Float[Array, "N C"]:
