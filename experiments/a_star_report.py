@@ -9,11 +9,12 @@ from matplotlib.ticker import LogLocator, NullLocator
 from experiments import study
 from metaprior.figures import BLACK, BLUE, GREY, ORANGE
 
-GREEN = "#009E73"
+GREEN, PURPLE = "#009E73", "#CC79A7"
 COLORS = (GREEN, ORANGE, BLUE)  # of the kinds of points, from one θᵢ to all
 INSIDE, *CONTROLS = "inside", "random direction", "mirrored"
 DASHES = {"random direction": "--", "mirrored": ":"}
 MARKERS = {"random direction": "x", "mirrored": "^"}
+LABELS = {"MSE": "mean squared error", "NLL": "cross-entropy"}
 KEPT = 0.9  # share of what adaptation gains from Θ that a good start keeps
 
 
@@ -27,28 +28,49 @@ def figure(results: study.Results) -> Figure:
     """A row for each method: errors by step, each point against Θ, and where the points lie."""
     drawn = Figure(figsize=(14.5, 4.3 * len(results["curves"]) + 1.1), layout="constrained")
     grid = drawn.subplots(len(results["curves"]), 3, squeeze=False)
-    for (errors, against, flat), (method, curve) in zip(grid, results["curves"].items(), strict=True):
-        _draw_errors(errors, curve)
-        errors.set(
-            title=f"{method}: error on new tasks", xlabel="test steps", ylabel="mean squared error", yscale="log"
-        )
-        _draw_against(against, curve)
-        against.set(title=f"{method}: every start against Θ")
-        against.set(
-            xlabel="error before any step / that of Θ", ylabel=f"error after {curve['steps'][-1]} steps / that of Θ"
-        )
-        _draw_map(flat, curve)
-        first, second = (f"{100 * share:.0f} %" for share in curve["shares"])
-        flat.set(title=f"{method}: weights, seen from Θ", xlabel=f"first direction ({first} of the spread)")
-        flat.set(ylabel=f"second direction ({second})")
-        for axes in (errors, against, flat):
-            axes.grid(color="0.92")
-            axes.set_axisbelow(True)
-            axes.spines[["top", "right"]].set_visible(False)
+    for panels, (method, curve) in zip(grid, results["curves"].items(), strict=True):
+        draw_method(panels, method, curve)
     handles = {h[1]: h[0] for axes in grid[0] for h in zip(*axes.get_legend_handles_labels(), strict=True)}
     drawn.legend(handles.values(), handles, loc="outside lower center", ncols=5, frameon=False)
-    drawn.suptitle(_headline(results))
+    drawn.suptitle(headline(results))
     return drawn
+
+
+def draw_method(panels, method: str, curve) -> None:
+    """Three panels of one method."""
+    errors, against, flat = panels
+    _draw_errors(errors, curve)
+    errors.set(title=f"{method}: error on new tasks", xlabel="test steps", ylabel=LABELS[_word(curve)], yscale="log")
+    _draw_against(against, curve)
+    against.set(title=f"{method}: every start against Θ")
+    against.set(
+        xlabel="error before any step / that of Θ", ylabel=f"error after {curve['steps'][-1]} steps / that of Θ"
+    )
+    _draw_map(flat, curve)
+    first, second = (f"{100 * share:.0f} %" for share in np.asarray(curve["shares"], float))
+    flat.set(title=f"{method}: weights, seen from Θ", xlabel=f"first direction ({first} of the spread)")
+    flat.set(ylabel=f"second direction ({second})")
+    for axes in panels:
+        plain(axes)
+
+
+def plain(axes) -> None:
+    """A light grid, no frame."""
+    axes.grid(color="0.92")
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def plain_numbers(axis) -> None:
+    """1, 2, 5, 10, … on a logarithmic axis."""
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axis.set_major_formatter(lambda value, _: f"{value:g}")
+    axis.set_minor_locator(NullLocator())
+
+
+def _word(curve) -> str:
+    """The error that curves and differences are of."""
+    return curve.get("error", "MSE")
 
 
 def _middle(curve) -> str:
@@ -87,14 +109,16 @@ def _draw_against(axes, curve) -> None:
     axes.axvline(1, color=BLACK, linewidth=0.8)
     axes.plot(1, 1, "*", color=BLACK, markersize=13, label="trained Θ", zorder=5)
     for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        axis.set_major_formatter(lambda value, _: f"{value:g}")
-        axis.set_minor_locator(NullLocator())
+        plain_numbers(axis)
 
 
 def _draw_map(axes, curve) -> None:
     vertices = np.asarray(curve["θᵢ"], float)
     axes.fill(*vertices[_hull(vertices)].T, color=GREY, alpha=0.1, linewidth=0, label="A*, flattened")
+    for index, path in enumerate(curve.get("paths", ())):
+        label = None if index else "paths of adaptation, step by step"
+        style = {"color": PURPLE, "linewidth": 1.1, "marker": ".", "markersize": 3.5, "zorder": 4}
+        axes.plot(*np.asarray(path, float).T, **style, label=label)
     axes.plot(*vertices.T, "o", color=COLORS[0], markersize=4, alpha=0.7)
     for kind, color in list(zip(curve["kinds"].values(), COLORS, strict=False))[1:]:  # one θᵢ is drawn already
         axes.plot(*np.asarray(kind["map"], float).T, "o", color=color, markersize=4, alpha=0.7)
@@ -127,7 +151,8 @@ def _turn(a, b, c) -> float:
 AGAINST = {"above": "worse than", "level": "as good as", "below": "better than"}
 
 
-def _headline(results: study.Results) -> str:
+def headline(results: study.Results) -> str:
+    """Θ against the middle and the corners of A*."""
     rows, said = _by_name(results), {}
     for method, curve in results["curves"].items():
         corner, *_, middle = (AGAINST[verdict] for verdict, _ in _differences(rows, method, curve, curve["steps"][-1]))
@@ -153,8 +178,11 @@ def _differences(rows, method, curve, step, rival="Θ") -> list[tuple[str, str]]
     """Against a rival, task by task: (above, below or level; in words) for each kind of points."""
     found = []
     for name in curve["kinds"]:
-        row = rows[method, f"{name}, {INSIDE}", f"MSE after {step} minus {rival}"]
+        row = rows[method, f"{name}, {INSIDE}", f"{_word(curve)} after {step} minus {rival}"]
         mean, ci95 = row["mean"], row["ci95"]
+        if mean is None:
+            found.append(("above", f"{name} ran away (above)"))
+            continue
         verdict = "above" if mean > ci95 else "below" if mean < -ci95 else "level"
         found.append((verdict, f"{name} {mean:+.2g} ± {ci95:.2g} ({verdict})"))
     return found
@@ -162,6 +190,8 @@ def _differences(rows, method, curve, step, rival="Θ") -> list[tuple[str, str]]
 
 def _works(method, curve) -> str:
     own, last = curve["own tasks"], curve["steps"][-1]
+    if None in (own[0], own[-1]):
+        return f"{method}: adaptation to some of the tasks that give the θᵢ ran away."
     answer = "works" if own[-1] < own[0] / 2 else "hardly works"
     return (
         f"{method}: adaptation {answer}: {last} steps take the error on the tasks that give the θᵢ from {own[0]:.3g} to "
@@ -186,6 +216,8 @@ def _best(rows, method, curve) -> str:
 def _good(method, curve) -> str:
     first, last = curve["trained"][0], curve["trained"][-1]
     after = {name: kind["places"][INSIDE]["mean"][-1] for name, kind in curve["kinds"].items()}
+    if None in (first, last, *after.values()):
+        return f"{method}: whether points of A* are good starts too cannot be said: some adaptations ran away."
     kept = {name: (first - error) / (first - last) for name, error in after.items()}
     answer = "holds" if min(kept.values()) >= KEPT else "does not hold for all"
     words = "; ".join(

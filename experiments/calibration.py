@@ -55,7 +55,7 @@ def cells(settings: Settings) -> list[study.Cell]:
 
 def measure(settings: Settings, cell: study.Cell) -> study.Results:
     """The first seed's probabilities: as the network says them, and with the temperature of validation classes."""
-    trained_as, at = replace(settings.trained, seeds=settings.seeds), (SETTING, "best", cell[0])
+    trained_as, at = _training(settings, cell)
     trained = images.train(few_shot.put(trained_as, at), few_shot.seeds_of(trained_as, at))
     setup = few_shot.put(trained_as, at, images.PROTOCOLS["strict"])
     state = jax.tree.map(lambda leaf: leaf[0], trained.states)
@@ -70,6 +70,15 @@ def measure(settings: Settings, cell: study.Cell) -> study.Results:
         curves[f"{cell[0]}/{words}"] = {**reliability(table), "temperature": float(jnp.exp(calibration.log_noise[0]))}
         rows += _rows(settings, cell[0], words, table, found)
     return {"rows": rows, "curves": curves}
+
+
+def _training(settings: Settings, cell: study.Cell) -> tuple[few_shot.Settings, study.Cell]:
+    return replace(settings.trained, seeds=settings.seeds), (SETTING, "best", cell[0])
+
+
+def rests_on(settings: Settings, cell: study.Cell) -> dict[str, Any]:
+    """The training that is judged."""
+    return few_shot.rests_on(*_training(settings, cell))
 
 
 def by_task(found: ClassScores, num_bins: int) -> np.ndarray:

@@ -4,16 +4,13 @@ The studies `omniglot` and `miniimagenet` are this one on two sets of images.
 """
 
 import shutil
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from matplotlib.figure import Figure
 
 from experiments import images, study
 from experiments.images import PROTOCOLS, Variant
-from metaprior import figures
 from metaprior.settings import Setup
 
 # By the name under which it is shown.
@@ -29,6 +26,7 @@ VARIANTS: dict[str, Variant] = {
     "kl-chaser": Variant("kl-chaser"),
     "bmaml": Variant("bmaml"),
 }
+TABULATED = ("gem-bml+", "gem-bml+last-layer", "maml", "fomaml", "reptile", "imaml")  # rows of the paper's tables
 REPEATED = ("gem-bml+", "gem-bml+last-layer", "maml")  # with every seed; the others with the first
 
 # What the paper prints: accuracy in per cent. Rows of others are copied there from their own papers.
@@ -58,10 +56,16 @@ class Settings:
     tasks: str
     settings: tuple[str, ...]
     seeds: tuple[int, ...] = (0, 1, 2)
-    iterations: int = 20_000
-    methods: tuple[str, ...] = tuple(VARIANTS)
+    iterations: int = 10_000
+    methods: tuple[str, ...] = TABULATED
+    others: tuple[str, ...] = tuple(name for name in VARIANTS if name not in TABULATED)
+    """Methods that are run in the first setting alone."""
     literal: tuple[str, ...] = ("gem-bml+",)
     """Methods that are run at the paper's own settings, too."""
+    aside: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    """In the first setting, with one thing changed (`ASIDE`): which methods."""
+    shortened: tuple[tuple[str, int], ...] = ()
+    """Iterations of a kind of cells, where they are not those of the others."""
     around: tuple[tuple[str, Any], ...] = ()
     """Fields of the settings that differ from the defaults, for all."""
     validation: int = 200
@@ -70,14 +74,27 @@ class Settings:
     """Of the protocols' test tasks."""
 
 
+# What may be changed in the best settings to see what it does, by the word for it.
+ASIDE: dict[str, dict[str, Any]] = {
+    "float32": {"precision": "float32"},
+    "tf32": {"precision": "tf32"},
+    "bf16": {"precision": "bf16"},
+    "augmented": {"augmented": True},
+    "resnet12": {"network": "resnet12"},
+}
+
+
 def cells(settings: Settings) -> list[study.Cell]:
     """A setting, whose hyper-parameters, a method."""
-    return [
+    first = settings.settings[0]
+    everywhere = [
         (setting, kind, name)
         for setting in settings.settings
         for kind, names in (("best", settings.methods), ("paper", settings.literal))
         for name in names
     ]
+    others = [(first, "best", name) for name in settings.others]
+    return [*everywhere, *others, *((first, kind, name) for kind, names in settings.aside for name in names)]
 
 
 def measure(settings: Settings, cell: study.Cell) -> study.Results:
@@ -96,8 +113,9 @@ def measure(settings: Settings, cell: study.Cell) -> study.Results:
             num_tasks=count,
             validation=settings.validation,
         )
-        paper = PAPER.get(settings.tasks, {}).get(name, {}).get(setting) if protocol == "paper" else None
-        words = f"{setting}, {'best' if kind == 'best' else 'the paper’s settings'}"
+        printed = PAPER.get(settings.tasks, {}).get(name, {}).get(setting)
+        paper = printed if protocol == "paper" and kind in ("best", "paper") else None
+        words = f"{setting}, {'the paper’s settings' if kind == 'paper' else kind}"
         found += images.rows(result, setting=words, method=name, protocol=protocol, paper=paper)
         single[protocol] = np.round(100 * result.accuracy.astype(float).mean(axis=0), 2)
     curve = {
@@ -106,6 +124,7 @@ def measure(settings: Settings, cell: study.Cell) -> study.Results:
         "finite": trained.finite,
         "training_seconds": round(trained.seconds, 1),
         "task_accuracy": single,
+        **rests_on(settings, cell),
     }
     return {"rows": found, "curves": {"/".join(cell): curve}}
 
@@ -117,10 +136,19 @@ def seeds_of(settings: Settings, cell: study.Cell) -> tuple[int, ...]:
 
 def put(settings: Settings, cell: study.Cell, protocol: images.Protocol | None = None) -> Setup:
     """The pieces of a cell."""
-    variant = variant_of(settings, cell[1], cell[2])
+    setting, kind, name = cell
     return images.set_up(
-        variant, tasks=settings.tasks, setting=cell[0], iterations=settings.iterations, protocol=protocol
+        variant_of(settings, kind, name),
+        tasks=settings.tasks,
+        setting=setting,
+        iterations=dict(settings.shortened).get(kind, settings.iterations),
+        protocol=protocol,
     )
+
+
+def rests_on(settings: Settings, cell: study.Cell) -> dict[str, Any]:
+    """The recipe of the method, and all other settings."""
+    return images.identity(put(settings, cell))
 
 
 def forget(settings: Settings) -> None:
@@ -131,8 +159,8 @@ def forget(settings: Settings) -> None:
 
 def variant_of(settings: Settings, kind: str, name: str) -> Variant:
     """The method as it is run."""
-    variant = VARIANTS[name] if kind == "best" else literal(settings.tasks, name)
-    return variant._replace(around={**variant.around, **dict(settings.around)})
+    variant = literal(settings.tasks, name) if kind == "paper" else VARIANTS[name]
+    return variant._replace(around={**variant.around, **ASIDE.get(kind, {}), **dict(settings.around)})
 
 
 def literal(tasks: str, name: str) -> Variant:
@@ -145,74 +173,3 @@ def literal(tasks: str, name: str) -> Variant:
         "meta_batch": 4 if photos else 32, "options": {},
     }  # fmt: skip
     return Variant(name, changes, {"decay": False, "head": "own", "queries": 1})
-
-
-# --- what is shown ----------------------------------------------------------------------------------------------------
-
-
-def shown(results: study.Results) -> list[dict[str, Any]]:
-    """Accuracies."""
-    return [row for row in results["rows"] if row["metric"].startswith("accuracy")]
-
-
-def figure(results: study.Results) -> Figure:
-    """Accuracy with its interval, one panel a setting; the paper's number as a tick."""
-    settings = [
-        s for s in results["settings"]["settings"] if any(r["setting"].startswith(f"{s},") for r in results["rows"])
-    ]
-    drawn = Figure(figsize=(3.0 + 3.6 * len(settings), 4.8), layout="constrained")
-    panels = drawn.subplots(1, len(settings), squeeze=False)[0]
-    for axes, setting in zip(panels, settings, strict=True):
-        _draw(axes, results, setting)
-    drawn.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False)
-    drawn.suptitle(f"{results['settings']['tasks']}: accuracy after {images.TEST_STEPS} steps, 95 % intervals")
-    return drawn
-
-
-MARKS = {"paper": ("o", figures.BLUE), "strict": ("s", figures.ORANGE), "inductive": ("^", figures.GREY)}
-
-
-def _draw(axes, results: study.Results, setting: str) -> None:
-    mine = [row for row in shown(results) if row["setting"].startswith(f"{setting},")]
-    names = list(dict.fromkeys(_label(row) for row in mine))
-    for row in mine:
-        place = names.index(_label(row))
-        protocol = row["metric"].removeprefix("accuracy, ")
-        mark, color = MARKS[protocol]
-        if row["mean"] is not None:
-            offset = 0.22 * (list(MARKS).index(protocol) - 1)
-            axes.errorbar(
-                row["mean"], place + offset, xerr=row["ci95"], fmt=mark, color=color, markersize=5, capsize=2,
-                label=PROTOCOLS[protocol].words if place == 0 else None,
-            )  # fmt: skip
-        if row["paper"] is not None:
-            axes.plot([row["paper"]] * 2, [place - 0.4, place + 0.4], color="black", linewidth=1.5)
-    axes.set_yticks(range(len(names)), names)
-    axes.set_ylim(len(names) - 0.5, -0.5)
-    axes.set(title=setting, xlabel="accuracy, %; bar: printed in the paper")
-    axes.grid(axis="x", color="0.92")
-    axes.spines[["top", "right"]].set_visible(False)
-
-
-def _label(row: Mapping[str, Any]) -> str:
-    return row["method"] if row["setting"].endswith("best") else f"{row['method']}, as printed"
-
-
-def remarks(results: study.Results) -> list[str]:
-    """Against the paper's numbers, and how seeds and time were spent."""
-    sentences = []
-    for row in shown(results):
-        if row["paper"] is not None and row["mean"] is not None:
-            gap = row["mean"] - row["paper"]
-            verdict = "within its interval of" if abs(gap) <= (row["ci95"] or 0) else "above" if gap > 0 else "below"
-            sentences.append(
-                f"{row['setting'].split(',')[0]}, {_label(row)}: {row['mean']:.2f} ± {row['ci95'] or 0:.2f}, {verdict} the "
-                f"{row['paper']:g} that the paper prints ({gap:+.2f})."
-            )
-    failed = [name for name, curve in results["curves"].items() if not all(curve["finite"])]
-    sentences.append(f"Trainings that left the finite numbers: {', '.join(failed) or 'none'}.")
-    sentences.append(
-        f"{', '.join(REPEATED)} have {len(results['settings']['seeds'])} seeds, the other methods one; "
-        f"all have {results['settings']['iterations']:,} iterations."
-    )
-    return sentences

@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -79,10 +79,22 @@ def set_up(variant: Variant, *, tasks: str, setting: str, iterations: int, proto
     )
 
 
+class Sweep(NamedTuple):
+    """Settings side by side in one program: they differ by traced numbers, of which there is a row for each training."""
+
+    put: Callable[[Any], Setup]  # a row -> the pieces
+    numbers: np.ndarray  # [trainings, numbers of a row]
+
+
+def _sweep(setup: Setup | Sweep, count: int) -> Sweep:
+    """The same pieces for every training are those of rows without numbers."""
+    return setup if isinstance(setup, Sweep) else Sweep(lambda _: setup, np.zeros((count, 0)))
+
+
 class Trained(NamedTuple):
     """States of all seeds, and what it took."""
 
-    states: State  # with a leading axis of seeds
+    states: State  # with a leading axis of seeds, or of the rows of a sweep
     query_nll: np.ndarray  # [seeds, points]: on the query in training, averaged over a hundredth of the iterations
     finite: list[bool]
     seconds: float  # of training alone, without compilation
@@ -101,17 +113,21 @@ POINTS = 100
 STATES = study.ROOT / ".cache" / "reproduce" / "states"
 
 
-def train(setup: Setup, seeds: Sequence[int], *, chunk: int = 1000) -> Trained:
-    """One training per seed, side by side. One of several chunks is kept as it goes, and goes on from there."""
-    iterations = setup.settings.iterations
+def train(setup: Setup | Sweep, seeds: Sequence[int], *, chunk: int = 1000) -> Trained:
+    """One training per seed, side by side; of a sweep, each row with its own. What has several chunks is kept, and goes on."""
+    sweep = _sweep(setup, len(seeds))
+    first, numbers = sweep.put(sweep.numbers[0]), jnp.asarray(sweep.numbers)
+    iterations = first.settings.iterations
     chunk = min(chunk, iterations)
+    if iterations % chunk:
+        raise ValueError(f"{iterations} iterations are no multiple of a chunk: make them one of {chunk}")
     folder = state_folder(setup, seeds) if iterations > chunk else None
-    kept, done = _begun(setup, seeds, folder)
-    pool = jax.device_put(setup.tasks.pool("train"))
-    compiled = jax.jit(_advance(setup, len(seeds), chunk)).lower(kept.states, *pool).compile()
-    while done < iterations // chunk * chunk:
+    kept, done = _begun(sweep, seeds, folder, iterations)
+    pool = jax.device_put(first.tasks.pool("train"))
+    compiled = jax.jit(_advance(sweep.put, chunk)).lower(numbers, kept.states, *pool).compile()
+    while done < iterations:
         began = time.perf_counter()
-        states, query_nll, fine = jax.block_until_ready(compiled(kept.states, *pool))
+        states, query_nll, fine = jax.block_until_ready(compiled(numbers, kept.states, *pool))
         kept = Kept(
             states,
             kept.query_nll.at[:, done : done + chunk].set(query_nll),
@@ -131,10 +147,11 @@ SAVE_SECONDS = 20.0  # between two savings
 _saved: dict[Path, float] = {}
 
 
-def _begun(setup: Setup, seeds: Sequence[int], folder: Path | None) -> tuple[Kept, int]:
+def _begun(sweep: Sweep, seeds: Sequence[int], folder: Path | None, iterations: int) -> tuple[Kept, int]:
     """Where training stands, and after how many iterations."""
-    states = jax.jit(jax.vmap(lambda seed: initial_state(setup, seed)))(jnp.asarray(seeds))
-    unseen = jnp.full((len(seeds), setup.settings.iterations), jnp.nan)
+    first = jax.vmap(lambda numbers, seed: initial_state(sweep.put(numbers), seed))
+    states = jax.jit(first)(jnp.asarray(sweep.numbers), jnp.asarray(seeds))
+    unseen = jnp.full((len(seeds), iterations), jnp.nan)
     fresh = Kept(states, unseen, jnp.ones(len(seeds), bool), jnp.zeros(()))
     if folder is None or not checkpoints.available(folder):
         return fresh, 0
@@ -142,42 +159,59 @@ def _begun(setup: Setup, seeds: Sequence[int], folder: Path | None) -> tuple[Kep
     return kept, int(kept.states.iteration[0])
 
 
-def _advance(setup: Setup, num_seeds: int, chunk: int):
-    learn = trainer(setup.learner, setup.tasks.sample, setup.learner.method.meta_batch)
+def _advance(put: Callable[[Any], Setup], chunk: int):
+    def one(numbers, state, pool):
+        setup = put(numbers)
+        learn = trainer(setup.learner, setup.tasks.sample, setup.learner.method.meta_batch)
+        state, infos = learn(state, chunk, *pool)
+        return state, infos.query_nll, infos.finite.all()
 
-    def advance(states, *pool):
-        if num_seeds == 1:  # an axis of one would cost more than it says
-            state, infos = learn(jax.tree.map(lambda leaf: leaf[0], states), chunk, *pool)
-            return jax.tree.map(lambda leaf: leaf[None], (state, infos.query_nll, infos.finite.all()))
-        state, infos = jax.vmap(lambda state: learn(state, chunk, *pool))(states)
-        return state, infos.query_nll, infos.finite.all(axis=1)
+    def advance(numbers, states, *pool):
+        if len(numbers) == 1:  # an axis of one would cost more than it says
+            state = jax.tree.map(lambda leaf: leaf[0], states)
+            return jax.tree.map(lambda leaf: leaf[None], one(numbers[0], state, pool))
+        return jax.vmap(one, in_axes=(0, 0, None))(numbers, states, pool)
 
     return advance
 
 
-def state_folder(setup: Setup, seeds: Sequence[int]) -> Path:
-    """Where a training is kept: another method, setting or seed, another folder."""
+def identity(setup: Setup) -> dict[str, Any]:
+    """All that decides the outcome of a training besides its seed, for the record; where images lie does not."""
     settings = {**as_dict(setup.settings), "data_dir": None}
-    what = json.dumps([study.plain(settings), study.plain(setup.learner.method._asdict()), list(seeds)], sort_keys=True)
-    name = f"{settings['tasks']}-{settings['ways']}w{settings['shots']}s-{settings['method']}"
+    return study.plain({"settings": settings, "method": setup.learner.method._asdict()})
+
+
+def state_folder(setup: Setup | Sweep, seeds: Sequence[int]) -> Path:
+    """Where a training is kept: another method, setting or seed, another folder."""
+    all_of_them = [setup.put(row) for row in setup.numbers] if isinstance(setup, Sweep) else [setup]
+    who = [identity(each) for each in all_of_them]
+    settings = all_of_them[0].settings
+    what = json.dumps([who if isinstance(setup, Sweep) else who[0], list(seeds)], sort_keys=True)
+    name = f"{settings.tasks}-{settings.ways}w{settings.shots}s-{settings.method}"
     return STATES / f"{name}-{sha256(what.encode()).hexdigest()[:16]}"
 
 
+# Validation tasks are judged apart from those that temperatures are fitted on.
+JUDGED_SEED = {"test": TEST_SEED, "validation": VALIDATION_SEED + 1}
+
+
 def judge(
-    setup: Setup, states: State, *, steps: int, num_tasks: int, validation: int, split: str = "test"
+    setup: Setup | Sweep, states: State, *, steps: int, num_tasks: int, validation: int, split: str = "test"
 ) -> ClassScores:
     """Fit the temperature of each seed's prior on validation classes and score it: arrays [seeds, tasks, …]."""
-    at, seed = (steps,), TEST_SEED if split == "test" else VALIDATION_SEED
+    at, sweep = (steps,), _sweep(setup, len(states.iteration))
 
     @jax.jit  # one program for all seeds: what it is made of is much, what it does is little
-    def every_seed(states, known, asked):
-        def one(state):
+    def every_seed(numbers, states, known, asked):
+        def one(each):
+            setup, state = sweep.put(each[0]), each[1]
             calibration = calibrate_steps(setup, state, at=at, num_tasks=validation, pool=known)
-            return scores(setup, state, calibration, at=at, num_tasks=num_tasks, seed=seed, pool=asked)
+            return scores(setup, state, calibration, at=at, num_tasks=num_tasks, seed=JUDGED_SEED[split], pool=asked)
 
-        return jax.lax.map(one, states)
+        return jax.lax.map(one, (numbers, states))
 
-    found = every_seed(states, setup.tasks.pool("validation"), setup.tasks.pool(split))
+    pool = sweep.put(sweep.numbers[0]).tasks.pool
+    found = every_seed(jnp.asarray(sweep.numbers), states, pool("validation"), pool(split))
     return jax.tree.map(lambda leaf: np.asarray(leaf)[:, :, 0], found)
 
 

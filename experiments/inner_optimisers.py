@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from experiments import images, study
 from experiments.images import PROTOCOLS, Variant
 from metaprior import figures
+from metaprior.recipes import recipe
 
 _POINT: dict[str, Any] = {"posterior": "delta", "widths": "frozen", "rates": "none", "draw_steps": False}
 # Plain steps and Adam take a point as posterior, without a pull towards the prior; natural steps need a Gaussian.
@@ -67,6 +68,11 @@ SMOKE = Settings(
 def cells(settings: Settings) -> list[study.Cell]:
     """An optimiser and a number of steps."""
     return [(name, str(steps)) for name in settings.optimisers for steps in settings.steps]
+
+
+def rests_on(settings: Settings, cell: study.Cell) -> Any:
+    """What is not changed in the row's recipe."""
+    return recipe(settings.tasks, "gem-bml+")
 
 
 def measure(settings: Settings, cell: study.Cell) -> study.Results:

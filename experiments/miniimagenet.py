@@ -4,16 +4,21 @@ metaprior reproduce miniimagenet --data-dir FOLDER                    # all sett
 metaprior reproduce miniimagenet --setting 5w1s --data-dir FOLDER
 """
 
-from experiments import few_shot, study
+from experiments import few_shot, few_shot_report, study
 from experiments.few_shot import Settings
 
-FULL = Settings("miniimagenet", ("5w1s", "5w5s"))
+FULL = Settings(
+    "miniimagenet", ("5w1s", "5w5s"), iterations=20_000,
+    aside=(("augmented", ("gem-bml+last-layer", "maml")), ("resnet12", ("gem-bml+last-layer", "maml"))),
+    shortened=(("resnet12", 3_000),),
+)  # fmt: skip
 SMOKE = Settings(
-    "miniimagenet", ("5w1s",), seeds=(0,), iterations=10, methods=("gem-bml+last-layer",), literal=(),
+    "miniimagenet", ("5w1s",), seeds=(0,), iterations=10, methods=("gem-bml+last-layer",), others=(), literal=(),
     around=(("filters", 8), ("queries", 2)), validation=4, protocols=("paper",), tasks_share=0.02,
 )  # fmt: skip
 STUDY, run = study.declare(
     few_shot.__name__,
+    report=few_shot_report,
     name="miniimagenet",
     title="Few-shot miniImageNet (Table 3)",
     paper="GEM-BML+ reaches 50.03 % on 5-way 1-shot tasks, ahead of the methods it is compared with.",

@@ -4,17 +4,21 @@ metaprior reproduce omniglot --data-dir FOLDER                        # all sett
 metaprior reproduce omniglot --setting 5w1s --scale smoke --data-dir FOLDER
 """
 
-from experiments import few_shot, study
+from experiments import few_shot, few_shot_report, study
 from experiments.few_shot import Settings
 
-FULL = Settings("omniglot", ("5w1s", "5w5s", "20w1s", "20w5s"))
+FULL = Settings(
+    "omniglot", ("5w1s", "5w5s", "20w1s", "20w5s"),
+    aside=(("float32", ("gem-bml+last-layer",)), ("bf16", ("gem-bml+last-layer",)), ("augmented", ("gem-bml+last-layer",))),
+)  # fmt: skip
 # Learns well above 80 % in two minutes on two cores.
 SMOKE = Settings(
-    "omniglot", ("5w1s",), seeds=(0,), iterations=250, methods=("gem-bml+last-layer",), literal=(),
+    "omniglot", ("5w1s",), seeds=(0,), iterations=300, methods=("gem-bml+last-layer",), others=(), literal=(),
     around=(("filters", 32),), validation=20, protocols=("paper",), tasks_share=0.25,
 )  # fmt: skip
 STUDY, run = study.declare(
     few_shot.__name__,
+    report=few_shot_report,
     name="omniglot",
     title="Few-shot Omniglot (Table 2)",
     paper="GEM-BML+ is on a par with the best: 99.23, 99.64 (5-way) and 96.24, 98.94 % (20-way) on 1- and 5-shot tasks.",

@@ -15,6 +15,7 @@ from experiments import few_shot, images, study
 from experiments.figure_2a import STYLES
 from metaprior.evaluation import VALIDATION_SEED, calibrate_steps, scores
 from metaprior.meta import trainer
+from metaprior.settings import Setup
 from metaprior.training import initial_state
 
 
@@ -46,14 +47,22 @@ def cells(settings: Settings) -> list[study.Cell]:
     return [(name,) for name in settings.methods]
 
 
-def measure(settings: Settings, cell: study.Cell) -> study.Results:
-    """Train in parts of growing number; compilation and looks do not count."""
+def rests_on(settings: Settings, cell: study.Cell) -> dict[str, Any]:
+    """The recipe of the method, and all other settings."""
+    return images.identity(_put(settings, cell))
+
+
+def _put(settings: Settings, cell: study.Cell, protocol: images.Protocol | None = None) -> Setup:
     variant = few_shot.VARIANTS[cell[0]]
     variant = variant._replace(around={**variant.around, **dict(settings.around)})
-    put = lambda protocol=None: images.set_up(
+    return images.set_up(
         variant, tasks=settings.tasks, setting=settings.setting, iterations=settings.iterations, protocol=protocol
     )
-    setup, asked = put(), put(images.PROTOCOLS["strict"])
+
+
+def measure(settings: Settings, cell: study.Cell) -> study.Results:
+    """Train in parts of growing number; compilation and looks do not count."""
+    setup, asked = _put(settings, cell), _put(settings, cell, images.PROTOCOLS["strict"])
     learn = trainer(setup.learner, setup.tasks.sample, setup.learner.method.meta_batch)
     pool = jax.device_put(setup.tasks.pool("train"))
     state = initial_state(setup, settings.seeds[0])

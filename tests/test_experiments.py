@@ -16,6 +16,7 @@ from metaprior.meta import trainer
 from metaprior.training import initial_state, require_stable
 
 IMAGES = ("omniglot", "miniimagenet", "calibration", "inner-optimisers", "time-to-accuracy")  # see test_study_images
+IMAGES += ("image-search", "a-star-omniglot")  # see test_study_image_search and test_study_a_star_omniglot
 
 
 # The challenging sinusoids are the default ones' study on other tasks, and multi-modal tasks have three kinds of them.
@@ -77,7 +78,7 @@ def test_what_ran_away_is_said_and_not_averaged_over(name):
 def test_full_scale_is_what_was_promised(name):
     """Three seeds, and 40,000 iterations where methods are compared."""
     settings = experiments.get(name).scales["full"]
-    assert len(settings.seeds) == (1 if name in ("inner-optimisers", "time-to-accuracy") else 3)
+    assert len(settings.seeds) == (1 if name in ("image-search", "inner-optimisers", "time-to-accuracy") else 3)
     if name in ("sinusoid-default", "sinusoid-challenging", "inner-steps", "multi-modal", "matrix"):
         assert settings.iterations == 40_000
 

@@ -1,6 +1,7 @@
 """Metrics against scipy, numerical integration, hand-made tables, and properties that hold for any input."""
 
 import itertools
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -249,6 +250,17 @@ def test_mce_is_the_worst_bin_and_can_ignore_rare_ones():
     assert jnp.isnan(metrics.mce(table, min_count=11))
     with pytest.raises(ValueError, match="at least 1"):
         metrics.mce(table, min_count=0)
+
+
+@pytest.mark.parametrize("bins", [10, 15])
+def test_calibration_errors_are_those_of_torchmetrics(bins):
+    """Recorded by reference/record_calibration.py, which computes in single precision."""
+    with np.load(Path(__file__).parent / "reference" / "torchmetrics_calibration.npz") as recorded:
+        table = metrics.reliability(
+            jnp.asarray(recorded["probabilities"]), jnp.asarray(recorded["labels"]), num_bins=bins
+        )
+        assert float(metrics.ece(table)) == pytest.approx(float(recorded[f"ece_{bins}"]), abs=1e-6)
+        assert float(metrics.mce(table)) == pytest.approx(float(recorded[f"mce_{bins}"]), abs=1e-6)
 
 
 def test_empty_bins_are_skipped():

@@ -76,7 +76,7 @@ def test_shares_are_uniform_on_the_simplex():
 
 def test_points_lie_in_the_hull():
     vertices = jax.random.normal(jax.random.key(1), (12, 2))
-    points = np.asarray(a_star.hull_points(jax.random.key(2), vertices, 50, 3))
+    points = np.asarray(a_star.hull_points(a_star.hull_weights(jax.random.key(2), 50, 12, 3), vertices))
     faces = ConvexHull(vertices).equations  # n·x + d ≤ 0 inside
     assert (points @ faces[:, :-1].T + faces[:, -1] < 1e-9).all()
 
@@ -104,7 +104,7 @@ def test_errors_are_those_of_the_evaluation(setup):
     anyhow = Calibration(*jnp.zeros((2, 3)))  # widths and noise do not move the mean
     judged = scores(setup, state, anyhow, at=at, num_tasks=3)
     found = jax.jit(lambda state: a_star.adapt(setup, state, jax.random.key(TEST_SEED), 3, 2)[0])(state)
-    close(found, judged.mse, rtol=1e-9)
+    close(found["MSE"], judged.mse, rtol=1e-9)
 
 
 def test_a_moved_prior_keeps_its_widths():
@@ -121,10 +121,11 @@ def test_one_of_one_is_the_adapted_weights(setup):
     settings = replace(a_star.SMOKE, adapted=1, mixed=(1,), points=2, steps=2, test_tasks=2)
     state = initial_state(setup, 0)
     found = jax.jit(lambda state: a_star.explore(settings, setup, state))(state)
-    close(found.where[0, 0], np.broadcast_to(found.adapted, found.where[0, 0].shape))
-    close(found.starts[0, 0, 0], found.starts[0, 0, 1])
-    assert np.abs(found.adapted[0] - found.theta).max() > 0
-    assert np.abs(found.starts[0, 0, 0] - found.trained).max() > 0
+    close(found.where[0], np.broadcast_to(found.adapted, found.where[0].shape))
+    starts = found.starts["MSE"]
+    close(starts[0, 0, 0], starts[0, 0, 1])
+    assert np.abs(found.adapted[0]).max() > 0
+    assert np.abs(starts[0, 0, 0] - found.trained["MSE"]).max() > 0
 
 
 def test_the_outline_in_the_plane():

@@ -1,0 +1,83 @@
+"""Few-shot classification, for people: the table, the figure and what is to be said about them."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from experiments import images, study
+from experiments.few_shot import REPEATED
+from experiments.images import PROTOCOLS
+from metaprior import figures
+
+
+def shown(results: study.Results) -> list[dict[str, Any]]:
+    """Accuracies."""
+    return [row for row in results["rows"] if row["metric"].startswith("accuracy")]
+
+
+def figure(results: study.Results) -> Figure:
+    """Accuracy with its interval, one panel a setting; the paper's number as a tick."""
+    settings = [
+        s for s in results["settings"]["settings"] if any(r["setting"].startswith(f"{s},") for r in results["rows"])
+    ]
+    drawn = Figure(figsize=(3.0 + 3.6 * len(settings), 4.8), layout="constrained")
+    panels = drawn.subplots(1, len(settings), squeeze=False)[0]
+    for axes, setting in zip(panels, settings, strict=True):
+        _draw(axes, results, setting)
+    drawn.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False)
+    drawn.suptitle(f"{results['settings']['tasks']}: accuracy after {images.TEST_STEPS} steps, 95 % intervals")
+    return drawn
+
+
+MARKS = {"paper": ("o", figures.BLUE), "strict": ("s", figures.ORANGE), "inductive": ("^", figures.GREY)}
+
+
+def _draw(axes, results: study.Results, setting: str) -> None:
+    mine = [row for row in shown(results) if row["setting"].startswith(f"{setting},")]
+    names = list(dict.fromkeys(_label(row) for row in mine))
+    for row in mine:
+        place = names.index(_label(row))
+        protocol = row["metric"].removeprefix("accuracy, ")
+        mark, color = MARKS[protocol]
+        if row["mean"] is not None:
+            offset = 0.22 * (list(MARKS).index(protocol) - 1)
+            axes.errorbar(
+                row["mean"], place + offset, xerr=row["ci95"], fmt=mark, color=color, markersize=5, capsize=2,
+                label=PROTOCOLS[protocol].words if place == 0 else None,
+            )  # fmt: skip
+        if row["paper"] is not None:
+            axes.plot([row["paper"]] * 2, [place - 0.4, place + 0.4], color="black", linewidth=1.5)
+    axes.set_yticks(range(len(names)), names)
+    axes.set_ylim(len(names) - 0.5, -0.5)
+    axes.set(title=setting, xlabel="accuracy, %; bar: printed in the paper")
+    axes.grid(axis="x", color="0.92")
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _label(row: Mapping[str, Any]) -> str:
+    kind = row["setting"].partition(", ")[2]
+    words = {"best": "", "the paper’s settings": ", as printed"}
+    return row["method"] + words.get(kind, f", {kind}")
+
+
+def remarks(results: study.Results) -> list[str]:
+    """Against the paper's numbers, and how seeds and time were spent."""
+    sentences = []
+    for row in shown(results):
+        if row["paper"] is not None and row["mean"] is not None:
+            gap = row["mean"] - row["paper"]
+            verdict = "within its interval of" if abs(gap) <= (row["ci95"] or 0) else "above" if gap > 0 else "below"
+            sentences.append(
+                f"{row['setting'].split(',')[0]}, {_label(row)}: {row['mean']:.2f} ± {row['ci95'] or 0:.2f}, {verdict} the "
+                f"{row['paper']:g} that the paper prints ({gap:+.2f})."
+            )
+    failed = [name for name, curve in results["curves"].items() if not all(curve["finite"])]
+    sentences.append(f"Trainings that left the finite numbers: {', '.join(failed) or 'none'}.")
+    sentences.append(
+        f"{', '.join(REPEATED)} have {len(results['settings']['seeds'])} seeds, the other methods one; "
+        f"all have {results['settings']['iterations']:,} iterations"
+        + "".join(f", {kind} {count:,}" for kind, count in results["settings"]["shortened"])
+        + "."
+    )
+    return sentences

@@ -1,0 +1,123 @@
+"""How `image-search` is told: its figure, its remarks, the rows of its table, and which of the points that were tried is best."""
+
+from collections.abc import Mapping, Sequence
+from statistics import mode
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from experiments import study
+from metaprior import figures
+
+LEAST = 0.1  # per cent: the figure shows no smaller error
+
+
+def winner(tried: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    """The point of highest accuracy, and of least NLL where several have it; none where all left the finite numbers."""
+    finite = [one for one in tried if one["accuracy"] is not None]
+    # Sums of the same right answers in another order are the same accuracy.
+    return max(finite, key=lambda one: (round(one["accuracy"], 4), -one["nll"]), default=None)
+
+
+def words(tasks: str, setting: str, changes: Mapping[str, Any]) -> str:
+    """What a row of the results calls a point."""
+    numbers = [f"{key.replace('_', ' ')} {number:g}" for key, number in searched(changes).items()]
+    return f"{tasks} {setting}: {', '.join(numbers)}"
+
+
+def searched(changes: Mapping[str, Any]) -> dict[str, float]:
+    """The two numbers of a point by their names."""
+    value = {"noise_std": changes["options"]["noise_std"]} if "options" in changes else {"rate": changes["rate"]}
+    return {**value, "meta_rate": changes["meta_rate"]}
+
+
+def winners(results: study.Results) -> dict[study.Cell, Mapping[str, Any]]:
+    """The best point of every cell that has one."""
+    found = {tuple(name.split("/")): winner(curve["tried"]) for name, curve in results["curves"].items()}
+    return {cell: one for cell, one in found.items() if one is not None}
+
+
+def shown(results: study.Results) -> list[dict[str, Any]]:
+    """The best setting of each method and task set."""
+    won = {(words(tasks, setting, one["changes"]), name) for (tasks, setting, name), one in winners(results).items()}
+    return [row for row in results["rows"] if (row["setting"], row["method"]) in won]
+
+
+def figure(results: study.Results) -> Figure:
+    """All that was tried: a dot a setting, the best marked."""
+    tried = {tuple(name.split("/")): curve["tried"] for name, curve in results["curves"].items()}
+    panels = list(dict.fromkeys(cell[:2] for cell in tried))
+    names = list(dict.fromkeys(cell[2] for cell in tried))
+    drawn = Figure(figsize=(1.6 + 3.6 * len(panels), 0.36 * len(names) + 1.8), layout="constrained")
+    for axes, panel in zip(drawn.subplots(1, len(panels), squeeze=False, sharey=True)[0], panels, strict=True):
+        for place, name in enumerate(names):
+            _draw(axes, place, tried.get((*panel, name), []))
+        axes.set_xscale("log")
+        axes.xaxis.set_major_formatter("{x:g}")
+        axes.xaxis.set_minor_formatter("{x:g}" if np.divide(*axes.get_xlim()[::-1]) < 10 else "")
+        axes.set_yticks(range(len(names)), names)
+        axes.set(title=" ".join(panel), xlabel="validation error, %", ylim=(len(names) - 0.5, -0.5))
+        axes.grid(axis="x", which="both", color="0.92")
+        axes.spines[["top", "right"]].set_visible(False)
+    drawn.suptitle("Every setting tried, the best in orange; + n: settings that left the finite numbers")
+    return drawn
+
+
+def _draw(axes, place: int, tried: Sequence[Mapping[str, Any]]) -> None:
+    errors = [max(100 - one["accuracy"], LEAST) for one in tried if one["accuracy"] is not None]
+    axes.plot(errors, [place] * len(errors), "o", color=figures.GREY, alpha=0.45, markersize=5)
+    if errors:
+        axes.plot(min(errors), place, "o", color=figures.ORANGE, markersize=8)
+    if lost := len(tried) - len(errors):
+        axes.annotate(f"+ {lost}", (1.01, place), xycoords=("axes fraction", "data"), va="center")
+
+
+def remarks(results: study.Results) -> list[str]:
+    """How much each got, what was found, and where the grid may have been too small."""
+    settings, curves = results["settings"], results["curves"]
+    all_tried = [one for curve in curves.values() for one in curve["tried"]]
+    counts = sorted({len(curve["tried"]) for curve in curves.values()})
+    lost = sum(one["accuracy"] is None for one in all_tried)
+    sentences = [
+        f"Every method got {' or '.join(map(str, counts))} settings on each task set: {len(settings['factors'])} inner rates "
+        f"(noises for the exact last layer) times {len(settings['meta_rates'])} meta-rates, each with "
+        f"{len(settings['seeds'])} seed{'s' * (len(settings['seeds']) > 1)} and {settings['iterations']:,} iterations. "
+        f"{lost} of {len(all_tried)} settings left the finite numbers.",
+        f"Tasks of an iteration: {_batches(curves)}.",
+        "The middle of each grid comes from the literature and from earlier, shorter trials on validation classes, as do steps "
+        "and stages, which were not searched. So this budget is equal, the history of the recipes is not.",
+    ]
+    won = winners(results)
+    for panel in dict.fromkeys(cell[:2] for cell in won):
+        each = [
+            f"{cell[2]} {words(cell[0], cell[1], one['changes']).partition(': ')[2]} ({one['accuracy']:.2f} %)"
+            for cell, one in won.items()
+            if cell[:2] == panel
+        ]
+        sentences.append(f"Best on {' '.join(panel)}: {'; '.join(each)}.")
+    edge = [" ".join(cell) for cell, one in won.items() if _at_the_edge(one, curves["/".join(cell)]["tried"])]
+    sentences.append(
+        f"Winners at the edge of their inner rates or noises, beyond which a better one may lie: {', '.join(edge) or 'none'}."
+    )
+    return sentences
+
+
+def _batches(curves: Mapping[str, Any]) -> str:
+    """The usual number on each task set, and the methods that have another."""
+    sizes: dict[str, dict[str, int]] = {}
+    for key, curve in curves.items():
+        panel, _, name = key.rpartition("/")
+        sizes.setdefault(panel.replace("/", " "), {})[name] = curve["fixed"]["meta_batch"]
+    parts = []
+    for panel, mine in sizes.items():
+        usual = mode(mine.values())
+        others = [f"{name} {size}" for name, size in mine.items() if size != usual]
+        parts.append(f"{panel} {usual}" + (f" ({', '.join(others)})" if others else ""))
+    return "; ".join(parts)
+
+
+def _at_the_edge(winner: Mapping[str, Any], tried: Sequence[Mapping[str, Any]]) -> bool:
+    value = lambda one: next(iter(searched(one["changes"]).values()))
+    values = [value(one) for one in tried]
+    return value(winner) in (min(values), max(values))
