@@ -90,8 +90,9 @@ def test_the_exact_last_layer_regresses_on_centred_targets(load):
     np.testing.assert_allclose(class_targets(jnp.asarray(y), 3), targets, rtol=1e-12)
     start = np.asarray(dist.mean).mean(axis=1, keepdims=True)  # a shared head: all columns are one
     covariance = families.cholesky(families.Full(dist.mean, dist.tril))
-    precision = np.linalg.inv(covariance @ covariance.T) + features.T @ features / 0.3**2
-    expected = start + np.linalg.solve(precision, features.T @ (targets - features @ start)) / 0.3**2
+    noise = setup.learner.method.options["noise_std"]
+    precision = np.linalg.inv(covariance @ covariance.T) + features.T @ features / noise**2
+    expected = start + np.linalg.solve(precision, features.T @ (targets - features @ start)) / noise**2
     np.testing.assert_allclose(labeller.posterior.mean, expected, rtol=1e-7, atol=1e-9)
     np.testing.assert_allclose(labeller.predict(NEW[0]).probabilities.sum(axis=1), 1, rtol=1e-12)
 

@@ -225,8 +225,8 @@ def test_layers_become_noisy_and_other_leaves_are_drawn(how):
     """10,000 draws of the scales and offsets of a batch normalisation, five standard errors."""
     mean, std = network(CONV4)
     params = noisy_params(jax.random.key(2), mean, std, how)
-    for layer in (*params.features.convs, params.head):
-        assert isinstance(layer.weight, NoisyWeight) and isinstance(layer.bias, NoisyWeight)
+    assert all(isinstance(layer.weight, NoisyWeight) for layer in (*params.features.convs, params.head))
+    assert isinstance(params.head.bias, NoisyWeight)
     read = lambda params: jnp.stack([params.features.norms[0].scale, params.features.norms[3].offset])
     drawn = draws(jax.random.key(3), mean, std, read, how, 10_000)
     assert (np.abs(drawn.mean(0) - read(mean)) < 5 * read(std) / 100).all()

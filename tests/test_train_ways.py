@@ -10,7 +10,7 @@ from tiny_images import SIDE, image_set
 
 from metaprior.estimates import knobs
 from metaprior.evaluation import calibrate_steps, for_classes, scores
-from metaprior.heads import state_with_classes, with_classes
+from metaprior.heads import memory_with_classes, with_classes
 from metaprior.meta import trainer
 from metaprior.settings import Settings, assemble
 from metaprior.tasks.images import image_tasks, with_targets
@@ -48,7 +48,7 @@ def test_a_prior_trained_with_eight_classes_is_judged_with_three(changes):
     made_up = tiny_photos.calibration(0.7)
     found = scores(wide, state, made_up, at=AT, num_tasks=TASKS)
     prior = with_classes(wide.model, state.prior, WAYS)
-    by_hand = state._replace(prior=prior, memory=state_with_classes(wide.model, state, WAYS).memory)
+    by_hand = state._replace(prior=prior, memory=memory_with_classes(wide.model, state.memory, WAYS))
     expected = scores(narrow, by_hand, made_up, at=AT, num_tasks=TASKS)
     for ours, theirs in zip(found, expected, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-9)

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 
 from metaprior import metrics
 from metaprior.classes import ClassPredictive, ClassScores, calibration_error, class_scores
-from metaprior.heads import state_with_classes
+from metaprior.heads import memory_with_classes, with_classes
 from metaprior.meta import State, task_keys
 from metaprior.predict import Calibration, Predictor, calibrate
 from metaprior.settings import Setup
@@ -36,9 +36,11 @@ class TaskScores(NamedTuple):
 
 
 def for_classes(setup: Setup, state: State, classes: int) -> State:
-    """The state to adapt to so many classes with; as it is, if that is how many it was trained with."""
-    same = classes == setup.tasks.outputs_in_training
-    return state if same else state_with_classes(setup.model, state, classes)
+    """The state to adapt to so many classes with, not to train on; as it is, if that is how many it was trained with."""
+    if classes == setup.tasks.outputs_in_training:
+        return state
+    prior = with_classes(setup.model, state.prior, classes)
+    return state._replace(prior=prior, memory=memory_with_classes(setup.model, state.memory, classes))
 
 
 def adapted_parts(setup: Setup, predictor: Predictor, state: State, key, at: Sequence[int], pool=()):

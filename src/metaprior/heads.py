@@ -7,12 +7,12 @@ widths, and with them how fast each feature is taken up.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
 
 from metaprior.families import Delta, MeanField, Particles
 from metaprior.last_layer import HeadParams, LastLayer
-from metaprior.meta import State
 from metaprior.models import Model
 from metaprior.types import Dist, Params, Prior
 
@@ -35,12 +35,11 @@ def with_classes(model: Model, prior: Prior, classes: int) -> Prior:
     return over_weights(lambda weights: resize(weights, classes), prior)
 
 
-def state_with_classes(model: Model, state: State, classes: int) -> State:
-    """The prior, and what inference shares between tasks, for another number of classes: to adapt with, not to train on."""
+def memory_with_classes(model: Model, memory: Any, classes: int) -> Any:
+    """What inference shares between tasks, for another number of classes."""
     is_dist = lambda node: isinstance(node, Delta | MeanField | Particles | LastLayer)
     resized = lambda node: with_classes(model, Prior(node), classes).dist if is_dist(node) else node
-    memory = jax.tree.map(resized, state.memory, is_leaf=is_dist)
-    return state._replace(prior=with_classes(model, state.prior, classes), memory=memory)
+    return jax.tree.map(resized, memory, is_leaf=is_dist)
 
 
 def over_weights(change: Callable[[Params], Params], prior: Prior) -> Prior:
