@@ -1,5 +1,6 @@
 """Strict mode for tests and doctests: CPU, float64, no broadcasting between ranks, the same examples in every run."""
 
+import gc
 import os
 from pathlib import Path
 
@@ -19,6 +20,9 @@ jax.config.update("jax_compilation_cache_dir", str(Path(__file__).parent / ".cac
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
 jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
+# Tracing leaves millions of small objects that live on; to look through them again and again takes a tenth of the time.
+gc.set_threshold(50_000, 20, 100)
+
 hypothesis.settings.register_profile("metaprior", derandomize=True, deadline=None)
 hypothesis.settings.load_profile("metaprior")
 
@@ -28,6 +32,16 @@ collect_ignore_glob = ["tests/reference/record_*.py"]  # programs that need PyTo
 @pytest.fixture
 def quick_compile():
     """For programs that run once: compiling them well would cost more than it brings."""
+    yield from _compiling_quickly()
+
+
+@pytest.fixture(scope="module")
+def quick_compile_here():
+    """The same for a whole file, its fixtures included."""
+    yield from _compiling_quickly()
+
+
+def _compiling_quickly():
     before = jax.config.read("jax_disable_most_optimizations")
     jax.config.update("jax_disable_most_optimizations", True)
     yield

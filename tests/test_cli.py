@@ -25,6 +25,9 @@ SRC = Path(metaprior.__file__).parents[1]
 TINY = ["--hidden", "8", "8", "--rate", "0.001", "--iterations", "40", "--chunk", "20"]
 
 
+pytestmark = pytest.mark.usefixtures("quick_compile_here")
+
+
 @pytest.fixture(scope="module", autouse=True)
 def few_validation_tasks():
     """Calibration on a handful of tasks: what the commands do with it is the question here, not how good it is."""

@@ -19,8 +19,8 @@ IMAGES = ("omniglot", "miniimagenet", "calibration", "inner-optimisers", "time-t
 IMAGES += ("image-search", "a-star-omniglot")  # see test_study_image_search and test_study_a_star_omniglot
 
 
-# The challenging sinusoids are the default ones' study on other tasks, and multi-modal tasks have three kinds of them.
-LONG = ("sinusoid-challenging", "multi-modal")
+# What others show as well: these train the methods of `sinusoid-default` on other tasks or with other numbers of steps.
+LONG = ("sinusoid-challenging", "multi-modal", "matrix", "inner-steps")
 SMOKE = [
     pytest.param(name, marks=pytest.mark.slow if name in LONG else ())
     for name in experiments.NAMES

@@ -55,8 +55,14 @@ def softmax(logits):
     return odds / odds.sum(axis=-1, keepdims=True)
 
 
-@pytest.mark.parametrize("classes", [2, 3, 20])
-@pytest.mark.parametrize("transductive", [False, True])
+@pytest.mark.parametrize(
+    ("classes", "transductive"),
+    [
+        (3, False),
+        (2, True),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in ((2, False), (20, False), (20, True))),
+    ],
+)
 def test_probabilities_are_the_softmax_of_the_adapted_network(load, classes, transductive):
     """Trained 5-way: the resized prior adapted by the learner, the network called by hand, and the temperature of that step."""
     prior, (x, y) = load(), pictures(classes)

@@ -66,7 +66,11 @@ def linear_variance(statistic, mean, std):
 
 
 @every_how
-@pytest.mark.parametrize(("model", "shape"), [(mlp((3, 8, 2)), (3,)), (CONV4, (9, 9, 2))], ids=["mlp", "conv4"])
+@pytest.mark.parametrize(
+    ("model", "shape"),
+    [(mlp((3, 8, 2)), (3,)), pytest.param(CONV4, (9, 9, 2), marks=pytest.mark.slow)],
+    ids=["mlp", "conv4"],
+)
 def test_without_width_a_draw_is_the_plain_forward_pass(model, shape, how):
     mean, std = network(model)
     zero, x = jax.tree.map(jnp.zeros_like, std), points(4, *shape)

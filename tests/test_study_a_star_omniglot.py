@@ -102,6 +102,7 @@ def results(tmp_path_factory):
     return json.loads(json.dumps(measured))
 
 
+@pytest.mark.slow
 def test_rows_are_whole_and_not_repeated(results):
     rows = results["rows"]
     assert all(tuple(row) == study.COLUMNS and row["mean"] is not None for row in rows)
@@ -112,12 +113,14 @@ def test_rows_are_whole_and_not_repeated(results):
     close(shape["between / from Θ"], shape["distance between"] / shape["distance from Θ"], rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_shared_head_knows_nothing_before_the_first_step(results):
     """All its columns are alike: every class is as likely as the others."""
     (row,) = [row for row in results["rows"] if (row["setting"], row["metric"]) == ("trained Θ", "NLL after 0")]
     assert row["mean"] == pytest.approx(log(3), rel=1e-5)
 
 
+@pytest.mark.slow
 def test_paths_lead_from_the_prior_to_the_adapted_weights(results):
     """By two ways: weights along the axes, and coordinates from the Gram matrix."""
     curve = results["curves"]["gem-bml+"]
@@ -135,6 +138,7 @@ def test_paths_lead_from_the_prior_to_the_adapted_weights(results):
     assert low <= middle <= high and low <= mean <= high
 
 
+@pytest.mark.slow
 def test_results_alone_give_figure_remarks_and_table(results, tmp_path):
     """Of all four methods, of which the others are copies here; what ran away is said."""
     one = json.loads(json.dumps(results))

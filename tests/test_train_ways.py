@@ -34,7 +34,7 @@ def a_few_iterations(setup):
 @pytest.mark.parametrize(
     "changes",
     [
-        {"method": "gem-bml+"},
+        pytest.param({"method": "gem-bml+"}, marks=pytest.mark.slow),
         {"method": "gem-bml+last-layer"},
         pytest.param({"method": "reptile", "optimizer": "shared-adam", "rate": 0.01}, marks=pytest.mark.slow),
     ],
