@@ -47,10 +47,10 @@ run: setup  ## start the demonstration
 	$(VENV)/bin/metaprior $(DEMO)
 
 test: setup  ## run the tests that take seconds
-	$(PY) -m pytest -q -n $(JOBS) -m "not slow and not device" --durations=40 --durations-min=5 $(ARGS)
+	$(PY) -m pytest -q -n $(JOBS) --dist loadfile -m "not slow and not device" --durations=40 --durations-min=5 $(ARGS)
 
 test-all: setup  ## run the slow tests too
-	$(PY) -m pytest -q -n $(JOBS) -m "not device" $(ARGS)
+	$(PY) -m pytest -q -n $(JOBS) --dist loadfile -m "not device" $(ARGS)
 
 check: setup  ## check lint, formatting and types
 	$(PY) -m ruff check
