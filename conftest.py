@@ -20,7 +20,7 @@ jax.config.update("jax_compilation_cache_dir", str(Path(__file__).parent / ".cac
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
 jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
-# Tracing leaves millions of small objects that live on; to look through them again and again takes a tenth of the time.
+# Tracing leaves millions of small objects that live on; looking through them again and again takes time.
 gc.set_threshold(50_000, 20, 100)
 
 hypothesis.settings.register_profile("metaprior", derandomize=True, deadline=None)

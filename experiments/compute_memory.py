@@ -18,7 +18,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
 
-from experiments import study
+from experiments import images, study
 from experiments.figure_2a import STYLES
 from metaprior import methods
 from metaprior.benchmarks.images_problem import random_pool
@@ -62,6 +62,11 @@ SMOKE = Settings(
 def cells(settings: Settings) -> list[study.Cell]:
     """A method with a number of steps."""
     return [(name, str(steps)) for name, steps in product(settings.methods, settings.steps)]
+
+
+def rests_on(settings: Settings, cell: study.Cell) -> dict[str, Any]:
+    """The recipe of the method, and all other settings."""
+    return images.identity(set_up(settings, cell[0], int(cell[1])))
 
 
 def measure(settings: Settings, cell: study.Cell) -> study.Results:

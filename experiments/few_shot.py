@@ -160,7 +160,7 @@ def forget(settings: Settings) -> None:
 def variant_of(settings: Settings, kind: str, name: str) -> Variant:
     """The method as it is run."""
     variant = literal(settings.tasks, name) if kind == "paper" else VARIANTS[name]
-    return variant._replace(around={**variant.around, **ASIDE.get(kind, {}), **dict(settings.around)})
+    return variant.within(ASIDE.get(kind, {}).items()).within(settings.around)
 
 
 def literal(tasks: str, name: str) -> Variant:

@@ -80,4 +80,8 @@ def remarks(results: study.Results) -> list[str]:
         + "".join(f", {kind} {count:,}" for kind, count in results["settings"]["shortened"])
         + "."
     )
+    if not (study.RESULTS / "image-search.json").exists():
+        sentences.append(
+            "The settings called best are recipes from short trials: the search of settings has no results yet."
+        )
     return sentences

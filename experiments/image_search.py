@@ -81,7 +81,7 @@ def put(settings: Settings, cell: study.Cell, point: Any, protocol: images.Proto
     tasks, setting, name = cell
     variant = VARIANTS[name]
     changes = {**variant.changes, **dict(settings.changes), **_changes(tasks, name, *point)}
-    variant = variant._replace(changes=changes, around={**variant.around, **dict(settings.around)})
+    variant = variant._replace(changes=changes).within(settings.around)
     return images.set_up(variant, tasks=tasks, setting=setting, iterations=settings.iterations, protocol=protocol)
 
 

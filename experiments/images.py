@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -47,6 +47,10 @@ class Variant(NamedTuple):
     method: str
     changes: Mapping[str, Any] = {}
     around: Mapping[str, Any] = {}  # fields of Settings: queries, head, pooling, decay, …
+
+    def within(self, fields: Iterable[tuple[str, Any]]) -> "Variant":
+        """The same with other fields of the settings around it."""
+        return self._replace(around={**self.around, **dict(fields)})
 
 
 class Protocol(NamedTuple):

@@ -4,6 +4,7 @@ metaprior reproduce inner-optimisers --data-dir FOLDER
 """
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from matplotlib.figure import Figure
 from experiments import images, study
 from experiments.images import PROTOCOLS, Variant
 from metaprior import figures
-from metaprior.recipes import recipe
+from metaprior.settings import Setup
 
 _POINT: dict[str, Any] = {"posterior": "delta", "widths": "frozen", "rates": "none", "draw_steps": False}
 # Plain steps and Adam take a point as posterior, without a pull towards the prior; natural steps need a Gaussian.
@@ -70,9 +71,9 @@ def cells(settings: Settings) -> list[study.Cell]:
     return [(name, str(steps)) for name in settings.optimisers for steps in settings.steps]
 
 
-def rests_on(settings: Settings, cell: study.Cell) -> Any:
-    """What is not changed in the row's recipe."""
-    return recipe(settings.tasks, "gem-bml+")
+def rests_on(settings: Settings, cell: study.Cell) -> dict[str, Any]:
+    """The row with its recipe, and all other settings; rates are those of `settings`."""
+    return images.identity(_put(settings, cell[0], int(cell[1]), RATES[cell[0]]))
 
 
 def measure(settings: Settings, cell: study.Cell) -> study.Results:
@@ -81,7 +82,8 @@ def measure(settings: Settings, cell: study.Cell) -> study.Results:
     tried = {}
     for share in settings.shares:
         rate = float(f"{share * RATES[name]:.3g}")
-        put, trained = _train(settings, name, int(steps), rate)
+        put = partial(_put, settings, name, int(steps), rate)
+        trained = images.train(put(), settings.seeds)
         found = images.judge(
             put(), trained.states, steps=images.TEST_STEPS, num_tasks=settings.validation, validation=settings.validation,
             split="validation",
@@ -91,7 +93,7 @@ def measure(settings: Settings, cell: study.Cell) -> study.Results:
     best = max(tried, key=lambda rate: tried[rate][0])
     _, put, trained = tried[best]
     found = images.judge(
-        put(PROTOCOLS["paper"]), trained.states, steps=images.TEST_STEPS, num_tasks=settings.test_tasks,
+        put(protocol=PROTOCOLS["paper"]), trained.states, steps=images.TEST_STEPS, num_tasks=settings.test_tasks,
         validation=settings.validation,
     )  # fmt: skip
     words = f"{settings.setting}, {steps} step{'s' if steps != '1' else ''} in training"
@@ -104,18 +106,14 @@ def measure(settings: Settings, cell: study.Cell) -> study.Results:
     return {"rows": rows, "curves": {"/".join(cell): curve}}
 
 
-def _train(settings: Settings, name: str, steps: int, rate: float):
+def _put(settings: Settings, name: str, steps: int, rate: float, protocol: images.Protocol | None = None) -> Setup:
     changes = {**OPTIMISERS[name], "rate": rate, "steps": (steps, steps)}
     if name == "rates learned":
         changes["std"] = rate**0.5  # σ₀² = α, as in the table
     variant = Variant("gem-bml+", changes, dict(settings.around))
-
-    def put(protocol=None):
-        return images.set_up(
-            variant, tasks=settings.tasks, setting=settings.setting, iterations=settings.iterations, protocol=protocol
-        )
-
-    return put, images.train(put(), settings.seeds)
+    return images.set_up(
+        variant, tasks=settings.tasks, setting=settings.setting, iterations=settings.iterations, protocol=protocol
+    )
 
 
 def shown(results: study.Results) -> list[dict[str, Any]]:

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from experiments import few_shot, images, study
 from experiments.figure_2a import STYLES
-from metaprior.evaluation import VALIDATION_SEED, calibrate_steps, scores
+from metaprior.evaluation import calibrate_steps, scores
 from metaprior.meta import trainer
 from metaprior.settings import Setup
 from metaprior.training import initial_state
@@ -53,8 +53,7 @@ def rests_on(settings: Settings, cell: study.Cell) -> dict[str, Any]:
 
 
 def _put(settings: Settings, cell: study.Cell, protocol: images.Protocol | None = None) -> Setup:
-    variant = few_shot.VARIANTS[cell[0]]
-    variant = variant._replace(around={**variant.around, **dict(settings.around)})
+    variant = few_shot.VARIANTS[cell[0]].within(settings.around)
     return images.set_up(
         variant, tasks=settings.tasks, setting=settings.setting, iterations=settings.iterations, protocol=protocol
     )
@@ -91,7 +90,9 @@ def measure(settings: Settings, cell: study.Cell) -> study.Results:
 def _look(setup, state, num_tasks: int) -> float:
     at = (images.TEST_STEPS,)
     calibration = calibrate_steps(setup, state, at=at, num_tasks=min(num_tasks, 50))
-    found = scores(setup, state, calibration, at=at, num_tasks=num_tasks, seed=VALIDATION_SEED, split="validation")
+    found = scores(
+        setup, state, calibration, at=at, num_tasks=num_tasks, seed=images.JUDGED_SEED["validation"], split="validation"
+    )
     return 100 * float(found.accuracy.mean())
 
 

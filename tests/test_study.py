@@ -156,6 +156,13 @@ def test_cells_are_kept_by_settings(tmp_path):
     assert len(asked) == 16
 
 
+def test_a_cell_is_kept_only_while_what_it_rests_on_stays(tmp_path):
+    tiny, asked = counting()
+    for rate, measured in ((1.0, 4), (1.0, 4), (2.0, 8), (1.0, 8)):
+        study.run(tiny._replace(rests_on=lambda settings, cell, rate=rate: {"rate": rate}), SMOKE, keep=tmp_path)
+        assert len(asked) == measured
+
+
 def test_a_run_that_is_cut_off_goes_on(tmp_path):
     asked = []
 

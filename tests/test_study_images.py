@@ -151,3 +151,22 @@ def test_seeds_are_repeated_where_the_table_says():
 def test_protocols_are_those_of_the_paper_and_a_strict_one():
     assert (PROTOCOLS["paper"].queries, PROTOCOLS["paper"].tasks, PROTOCOLS["paper"].inductive) == (1, 600, False)
     assert PROTOCOLS["strict"].queries == PROTOCOLS["inductive"].queries == 15 and PROTOCOLS["strict"].tasks >= 1000
+
+
+def test_asides_differ_in_one_thing_and_say_how_long_they_train():
+    settings = replace(
+        omniglot.SMOKE, settings=("5w1s", "5w5s"), aside=(("bf16", ("maml",)),), shortened=(("bf16", 7),)
+    )
+    aside, *others = (cell for cell in few_shot.cells(settings) if cell[1] == "bf16")
+    assert aside == ("5w1s", "bf16", "maml") and not others
+    changed, plain = (few_shot.put(settings, (aside[0], kind, aside[2])) for kind in ("bf16", "best"))
+    assert replace(changed.settings, precision=None, iterations=settings.iterations) == plain.settings
+    assert (changed.settings.precision, changed.settings.iterations) == ("bf16", 7)
+
+
+def test_a_recipe_that_changes_leaves_no_kept_cell(monkeypatch):
+    cell = ("5w1s", "best", "maml")
+    before = few_shot.rests_on(omniglot.SMOKE, cell)
+    assert few_shot.rests_on(omniglot.SMOKE, cell) == before
+    monkeypatch.setattr(images, "recipe", lambda tasks, method: {"rate": 0.123})
+    assert few_shot.rests_on(omniglot.SMOKE, cell) != before

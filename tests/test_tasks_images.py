@@ -96,7 +96,7 @@ def test_turns_are_those_of_numpy_and_the_same_for_a_class():
     for quarters in range(4):
         expected = np.rot90(pictures, quarters, axes=(1, 2))
         np.testing.assert_array_equal(turn(jnp.asarray(pictures), jnp.asarray(quarters)), expected)
-    tasks = tiny_tasks(ways=3, shots=2, queries=2, look=Look(turned=True))
+    tasks = tiny_tasks(ways=3, shots=2, queries=2, look=Look(characters=True))
     corners = np.array([[5, 0], [0, 0], [0, 5], [5, 5]])  # where (5, 0) may go
     seen_turns = set()
     for support, query in zip(*(np.asarray(part.x) for part in draws(tasks, "train", 60)), strict=True):
@@ -116,7 +116,7 @@ def test_bytes_become_what_the_look_says():
 def test_characters_are_varied_in_training_alone():
     options: dict[str, Any] = {"ways": 3, "shots": 1, "queries": 2}
     plain, varied, photographs = (
-        tiny_tasks(look=Look(turned=True, augmented=augment, characters=characters), **options)
+        tiny_tasks(look=Look(augmented=augment, characters=characters), **options)
         for augment, characters in ((False, True), (True, True), (True, False))
     )
     key, (pixels, members) = jax.random.key(3), plain.pool("train")
@@ -139,7 +139,7 @@ def test_the_first_of_a_shuffle_are_different_and_present():
 
 def test_draws_do_not_depend_on_batching_or_sharding():
     """Task by task, in one batch, and (where there are several devices) spread over them: bit for bit the same."""
-    tasks = tiny_tasks(ways=3, shots=1, queries=2, look=Look(turned=True))
+    tasks = tiny_tasks(ways=3, shots=1, queries=2, look=Look(characters=True))
     pool = jax.device_put(tasks.pool("train"))
     keys = jax.random.split(jax.random.key(5), 8)
     one_by_one = [tasks.sample(key, *pool) for key in keys]

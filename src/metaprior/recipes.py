@@ -1,9 +1,8 @@
 """What the rows of the table change on a task set.
 
 The table itself (`methods`) holds defaults for sinusoids. A recipe is a set of fields of a row; options given by hand go over it.
-Rates, noises and meta-rates are the winners of the study `image-search` (the same number of trainings for every method, judged
-on validation classes) on the first setting of each set of images that it has results of. The rest, steps and stages and what
-was not searched, are places to start from, taken from the literature and from short trials on validation classes.
+These are places to start from, taken from the literature and from short trials on validation classes. The study `image-search`,
+which gives every method the same number of trainings, has no results yet; once it has, a test asks for its winners here.
 """
 
 from typing import Any

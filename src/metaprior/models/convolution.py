@@ -81,9 +81,7 @@ def aligned(x: Float[Array, "N H W C"], weight: Float[Array, "h w C F"]) -> tupl
 
 def _by_patches(x, weight, stride, padding, precision):
     if x.shape[-1] == 3 and jax.default_backend() == "gpu":
-        x, weight = aligned(
-            x, weight
-        )  # colours: cards move and multiply by fours, and being out of step costs them more
+        x, weight = aligned(x, weight)  # colours: cards move and multiply numbers by fours
     height, width = weight.shape[0], weight.shape[1]
     seen = patches(x, (height, width), stride=stride, padding=padding)
     *leading, size = seen.shape

@@ -24,7 +24,7 @@ IMAGE_SETS = {
     "omniglot": Known(
         "handwritten characters of 50 alphabets, 28×28, turned by multiples of 90°",
         (28, 28, 1),
-        Look(turned=True, characters=True),
+        Look(characters=True),
         5,
     ),
     "miniimagenet": Known("photographs of 100 kinds of things, 84×84", (84, 84, 3), PHOTO, 15),

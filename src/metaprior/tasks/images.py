@@ -24,9 +24,10 @@ class Look(NamedTuple):
 
     centre: tuple[float, ...] = (0.0,)
     scale: tuple[float, ...] = (1.0,)
-    turned: bool = False  # each class of a task by a multiple of 90°: a turned character is another character
+    characters: bool = (
+        False  # each class of a task is turned by a multiple of 90°: a turned character is another character
+    )
     augmented: bool = False  # in training, varied at random as suits photographs, or characters: see `augmentation`
-    characters: bool = False
 
 
 PLAIN = Look()
@@ -127,7 +128,7 @@ def draw_episode(
     keys = jax.random.split(key_image, ways)
     places = jax.vmap(lambda key, there: first_of_shuffle(key, there, shots + queries))(keys, present)
     images = pixels[jnp.take_along_axis(members[chosen], places, axis=1)]
-    if look.turned:
+    if look.characters:
         images = jax.vmap(turn)(images, jax.random.randint(key_turn, (ways,), 0, 4))
     images = seen(images, look)
     return Episode(_of_classes(images[:, :shots]), _of_classes(images[:, shots:]))
