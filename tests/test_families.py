@@ -308,7 +308,7 @@ def test_particles():
     each = [
         likelihood.log_prob(jax.tree.map(lambda leaf, k=k: k * leaf, net.params), net.episode.query) for k in (1, 2)
     ]
-    close(families.log_probs(likelihood, Particles(stacked), net.episode.query), jnp.stack(each))
+    close(families.log_probs(KEY, likelihood, Particles(stacked), net.episode.query), jnp.stack(each))
     expected = families.particles(2).expected_log_prob(KEY, likelihood, Particles(stacked), net.episode.query)
     close(expected, sum(each) / 2)
 

@@ -44,7 +44,7 @@ def test_unknown_names_are_missing():
 # One episode's way through the code. A module imports only from its own place and those before it.
 ORDER = [
     "types", "names", "scalars", "trees", "metrics", "likelihoods", "families", "last_layer", "data", "tasks", "models",
-    "heads", "inference", "matrix", "rules", "methods", "optimizers", "meta", "predict", "classes", "recipes", "settings",
+    "heads", "inference", "matrix", "rules", "methods", "optimizers", "meta", "rl", "predict", "classes", "recipes", "settings",
     "evaluation", "codec", "checkpoints", "runs", "training", "estimates", "labelled", "learned", "figures",
     "benchmarks", "cli", "__main__",
 ]  # fmt: skip

@@ -16,9 +16,10 @@ from jaxtyping import Array, Float, PyTree
 
 from metaprior import trees
 from metaprior.scalars import Scalar, log, require_positive
-from metaprior.types import Batch, Dist, Family, Key, Likelihood, Params
+from metaprior.types import Dist, Family, Key, Likelihood, Params, Source
 
 LOG_2PI = math.log(2 * math.pi)
+OBSERVE = 1 << 20  # sets the key of rollouts apart from that of the weights which collect them
 
 
 class Delta(NamedTuple):
@@ -60,7 +61,9 @@ def delta() -> Family:
         kl=cross_entropy,
         # A point has no width of its own: what follows is pulled towards it with the width of the prior.
         as_prior=lambda q, prior: prior._replace(mean=q.mean),
-        expected_log_prob=lambda key, likelihood, q, batch, num_samples=1: likelihood.log_prob(q.mean, batch),
+        expected_log_prob=lambda key, likelihood, q, source, num_samples=1: likelihood.observed_log_prob(
+            key, q.mean, source
+        ),
     )
 
 
@@ -111,7 +114,9 @@ def particles(num_particles: int = 10) -> Family:
         samples=_particle_samples,
         kl=kl,
         as_prior=lambda q, prior: q,
-        expected_log_prob=lambda key, likelihood, q, batch, num_samples=1: log_probs(likelihood, q, batch).mean(),
+        expected_log_prob=lambda key, likelihood, q, source, num_samples=1: log_probs(
+            key, likelihood, q, source
+        ).mean(),
     )
 
 
@@ -194,9 +199,9 @@ def full_sample(key: Key, q: Full) -> Params:
     return unravel(mean + cholesky(q) @ jax.random.normal(key, mean.shape, mean.dtype))
 
 
-def log_probs(likelihood: Likelihood, q: Particles, batch: Batch) -> Float[Array, " P"]:
-    """Log p(batch | θ) of every particle."""
-    return jax.vmap(lambda params: likelihood.log_prob(params, batch))(q.params)
+def log_probs(key: Key, likelihood: Likelihood, q: Particles, source: Source) -> Float[Array, " P"]:
+    """Log p(what θ observes | θ) of every particle."""
+    return jax.vmap(lambda params: likelihood.observed_log_prob(key, params, source))(q.params)
 
 
 def _stacked(sample):
@@ -204,9 +209,11 @@ def _stacked(sample):
 
 
 def _sampled(sample):
-    def expected_log_prob(key, likelihood, q, batch, num_samples=1):
-        keys = jax.random.split(key, num_samples)
-        return jax.vmap(lambda k: likelihood.log_prob(sample(k, q), batch))(keys).mean()
+    def expected_log_prob(key, likelihood, q, source, num_samples=1):
+        def of_one(key):  # data use up no key: what they observe must not change what is drawn
+            return likelihood.observed_log_prob(jax.random.fold_in(key, OBSERVE), sample(key, q), source)
+
+        return jax.vmap(of_one)(jax.random.split(key, num_samples)).mean()
 
     return expected_log_prob
 

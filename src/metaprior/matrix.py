@@ -28,7 +28,7 @@ from metaprior.families import log_probs
 from metaprior.inference.base import infer
 from metaprior.inference.laplace import log_evidence_correction
 from metaprior.last_layer import LastLayer
-from metaprior.types import Batch, Dist, Episode, Family, Inference, Key, Likelihood, Posteriors, Prior
+from metaprior.types import Dist, Episode, Family, Inference, Key, Likelihood, Posteriors, Prior, Source
 
 ROWS = ("elbo", "gem", "evidence")
 COLUMNS = ("joint", "conditional", "difference")
@@ -39,7 +39,7 @@ class Stage(NamedTuple):
 
     prior: Prior
     start: Dist
-    source: Batch
+    source: Source
 
 
 class Cell(NamedTuple):
@@ -126,15 +126,15 @@ def _on_features_of(prior: Dist, q: Dist) -> Dist:
     return q._replace(features=prior.features) if isinstance(q, LastLayer) else q
 
 
-def tempered_fit(cell: Cell, key: Key, q: Dist, batch: Batch) -> Float[Array, ""]:
-    """E_q log p(batch | θ) / T."""
-    fit = cell.family.expected_log_prob(key, cell.likelihood, q, batch, num_samples=cell.num_samples)
+def tempered_fit(cell: Cell, key: Key, q: Dist, source: Source) -> Float[Array, ""]:
+    """E_q log p(D | θ) / T, with D what each draw observes."""
+    fit = cell.family.expected_log_prob(key, cell.likelihood, q, source, num_samples=cell.num_samples)
     return fit / cell.likelihood.temperature
 
 
-def elbo(cell: Cell, key: Key, q: Dist, prior: Dist, batch: Batch) -> Float[Array, ""]:
-    """E_q log p(batch | θ) / T − KL(q ‖ prior)."""
-    return tempered_fit(cell, key, q, batch) - cell.family.kl(q, prior)
+def elbo(cell: Cell, key: Key, q: Dist, prior: Dist, source: Source) -> Float[Array, ""]:
+    """E_q log p(D | θ) / T − KL(q ‖ prior)."""
+    return tempered_fit(cell, key, q, source) - cell.family.kl(q, prior)
 
 
 def _joint(cell, key, prior, posteriors, episode):
@@ -156,13 +156,13 @@ def _difference(cell, key, prior, posteriors, episode):
 
 
 def _evidence(cell, key, prior, posteriors, episode):
-    del key
     q1, temperature = posteriors.q1, cell.likelihood.temperature
     if cell.family.name == "particles":
-        likelihoods = log_probs(cell.likelihood, q1, episode.query) / temperature
+        likelihoods = log_probs(key, cell.likelihood, q1, episode.query) / temperature
         return jax.nn.logsumexp(likelihoods) - jnp.log(likelihoods.shape[0])
-    fit = cell.likelihood.log_prob(q1.mean, episode.query) / temperature
-    return fit + log_evidence_correction(cell.likelihood, q1.mean, prior.dist, episode.query)
+    batch = cell.likelihood.observe(key, q1.mean, episode.query)
+    fit = cell.likelihood.log_prob(q1.mean, batch) / temperature
+    return fit + log_evidence_correction(cell.likelihood, q1.mean, prior.dist, batch)
 
 
 FORMULAS = {"joint": _joint, "conditional": _conditional, "difference": _difference, "evidence": _evidence}

@@ -107,15 +107,16 @@ def meta_learner(
         grads = apply_rules(method.widths, method.rates, cell.family, prior, posteriors, grads, method.rate)
         return grads, memory, posteriors, value
 
-    def query_nll(posteriors, episode):
+    def query_nll(key, posteriors, episode):
         num_query = max(likelihood.size(episode.query), 1)
         q1 = posteriors.q1  # PLATIPUS trains a Gaussian and infers particles
         point = q1.mean if isinstance(q1, MeanField) else cell.family.mean(q1)
-        return -likelihood.log_prob(point, episode.query) / num_query
+        key_score = jax.random.split(key)[1]  # the formula's: where both observe the same they need to do it once
+        return -likelihood.observed_log_prob(key_score, point, episode.query) / num_query
 
     def gradient(key, prior, memory, episode):
         grads, memory, posteriors, value = learn(key, prior, memory, episode)
-        return grads, memory, (query_nll(posteriors, episode), value / max(likelihood.size(episode.query), 1))
+        return grads, memory, (query_nll(key, posteriors, episode), value / max(likelihood.size(episode.query), 1))
 
     def learn_and_watch(state, keys, episodes):
         """The gradient of every task, and in some iterations what it is worth: what nobody asks for is not computed."""
@@ -129,7 +130,7 @@ def meta_learner(
         def worth():
             values = jax.vmap(lambda key, q, episode: matrix.value(cell, key, state.prior, q, episode))
             count = max(likelihood.size(jax.tree.map(lambda leaf: leaf[0], episodes.query)), 1)
-            return jax.vmap(query_nll)(posteriors, episodes), values(keys, posteriors, episodes) / count
+            return jax.vmap(query_nll)(keys, posteriors, episodes), values(keys, posteriors, episodes) / count
 
         unknown = jnp.full(keys.shape, jnp.nan)
         return grads, memories, jax.lax.cond(watched, worth, lambda: (unknown, unknown)), watched

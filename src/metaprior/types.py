@@ -73,6 +73,10 @@ class Likelihood(NamedTuple):
         """Σᵢ log p(yᵢ | xᵢ, θ): untempered, summed over points; zero for no points."""
         return self.log_density(self.outputs(params, batch), batch).sum()
 
+    def observed_log_prob(self, key: Key, params: PyTree, source: Source) -> Float[Array, ""]:
+        """Log p of what these very weights get to see: given data, or rollouts of their own."""
+        return self.log_prob(params, self.observe(key, params, source))
+
     def effective_size(self, source: Source) -> float:
         """N_eff = |D| / T."""
         return self.size(source) / self.temperature
@@ -88,7 +92,7 @@ class Family(NamedTuple):
     samples: Callable[[Key, Dist, int], Params]  # S draws, stacked on a new first axis
     kl: Callable[[Dist, Dist], Float[Array, ""]]  # KL(q ‖ p) for q of this family
     as_prior: Callable[[Dist, Dist], Dist]  # (q, prior) -> the prior that q is for the data that follow
-    # (key, likelihood, q, batch, num_samples) -> E_q log p(batch | θ)
+    # (key, likelihood, q, source, num_samples) -> E_q log p(what θ observes | θ)
     expected_log_prob: Callable[..., Float[Array, ""]]
 
 
