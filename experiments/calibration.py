@@ -81,6 +81,11 @@ def rests_on(settings: Settings, cell: study.Cell) -> dict[str, Any]:
     return few_shot.rests_on(*_training(settings, cell))
 
 
+def decides(settings: Settings) -> Settings:
+    """Which methods are judged, or trained besides, decides nothing for one of them."""
+    return replace(settings, methods=(), trained=few_shot.decides(settings.trained))
+
+
 def by_task(found: ClassScores, num_bins: int) -> np.ndarray:
     """[3, tasks, bins]: predictions, sum of confidences and number of right answers of each task in each bin."""
     confidence, correct = (np.asarray(part, float)[:, 0] for part in (found.confidence, found.correct))

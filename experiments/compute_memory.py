@@ -8,7 +8,7 @@ metaprior reproduce compute-memory --scale full
 
 import statistics
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
@@ -67,6 +67,11 @@ def cells(settings: Settings) -> list[study.Cell]:
 def rests_on(settings: Settings, cell: study.Cell) -> dict[str, Any]:
     """The recipe of the method, and all other settings."""
     return images.identity(set_up(settings, cell[0], int(cell[1])))
+
+
+def decides(settings: Settings) -> Settings:
+    """Which methods and steps are measured decides nothing for one of them."""
+    return replace(settings, methods=(), steps=())
 
 
 def measure(settings: Settings, cell: study.Cell) -> study.Results:

@@ -4,7 +4,8 @@ The studies `omniglot` and `miniimagenet` are this one on two sets of images.
 """
 
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from typing import Any
 
 import numpy as np
@@ -65,7 +66,7 @@ class Settings:
     aside: tuple[tuple[str, tuple[str, ...]], ...] = ()
     """In the first setting, with one thing changed (`ASIDE`): which methods."""
     shortened: tuple[tuple[str, int], ...] = ()
-    """Iterations of a kind of cells, where they are not those of the others."""
+    """Iterations of the cells whose name fits a pattern (`20w*/best/maml`); the first that fits counts, else `iterations`."""
     around: tuple[tuple[str, Any], ...] = ()
     """Fields of the settings that differ from the defaults, for all."""
     validation: int = 200
@@ -80,6 +81,7 @@ ASIDE: dict[str, dict[str, Any]] = {
     "tf32": {"precision": "tf32"},
     "bf16": {"precision": "bf16"},
     "augmented": {"augmented": True},
+    "plain": {"augmented": False},
     "resnet12": {"network": "resnet12"},
 }
 
@@ -120,6 +122,7 @@ def measure(settings: Settings, cell: study.Cell) -> study.Results:
         single[protocol] = np.round(100 * result.accuracy.astype(float).mean(axis=0), 2)
     curve = {
         "seeds": list(seeds),
+        "iterations": iterations_of(settings, cell),
         "query_nll": np.round(trained.query_nll.astype(float), 4),
         "finite": trained.finite,
         "training_seconds": round(trained.seconds, 1),
@@ -134,6 +137,12 @@ def seeds_of(settings: Settings, cell: study.Cell) -> tuple[int, ...]:
     return settings.seeds if cell[2] in REPEATED and cell[1] == "best" else settings.seeds[:1]
 
 
+def iterations_of(settings: Settings, cell: study.Cell) -> int:
+    """Of a training: what costs more a step gets fewer of them."""
+    fitting = (count for pattern, count in settings.shortened if fnmatchcase("/".join(cell), pattern))
+    return next(fitting, settings.iterations)
+
+
 def put(settings: Settings, cell: study.Cell, protocol: images.Protocol | None = None) -> Setup:
     """The pieces of a cell."""
     setting, kind, name = cell
@@ -141,7 +150,7 @@ def put(settings: Settings, cell: study.Cell, protocol: images.Protocol | None =
         variant_of(settings, kind, name),
         tasks=settings.tasks,
         setting=setting,
-        iterations=dict(settings.shortened).get(kind, settings.iterations),
+        iterations=iterations_of(settings, cell),
         protocol=protocol,
     )
 
@@ -149,6 +158,11 @@ def put(settings: Settings, cell: study.Cell, protocol: images.Protocol | None =
 def rests_on(settings: Settings, cell: study.Cell) -> dict[str, Any]:
     """The recipe of the method, and all other settings."""
     return images.identity(put(settings, cell))
+
+
+def decides(settings: Settings) -> Settings:
+    """Which cells there are, and how long each trains, decides nothing for another."""
+    return replace(settings, settings=(), iterations=0, methods=(), others=(), literal=(), aside=(), shortened=())
 
 
 def forget(settings: Settings) -> None:
@@ -160,7 +174,7 @@ def forget(settings: Settings) -> None:
 def variant_of(settings: Settings, kind: str, name: str) -> Variant:
     """The method as it is run."""
     variant = literal(settings.tasks, name) if kind == "paper" else VARIANTS[name]
-    return variant.within(ASIDE.get(kind, {}).items()).within(settings.around)
+    return variant._replace(around={**dict(settings.around), **variant.around, **ASIDE.get(kind, {})})
 
 
 def literal(tasks: str, name: str) -> Variant:
@@ -172,4 +186,4 @@ def literal(tasks: str, name: str) -> Variant:
         "rate": 0.001 if photos else 0.01, "steps": (5, 5) if photos else (1, 1), "meta_rate": 1e-3,
         "meta_batch": 4 if photos else 32, "options": {},
     }  # fmt: skip
-    return Variant(name, changes, {"decay": False, "head": "own", "queries": 1})
+    return Variant(name, changes, {"decay": False, "head": "own", "queries": 1, "augmented": False})

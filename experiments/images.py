@@ -127,6 +127,8 @@ def train(setup: Setup | Sweep, seeds: Sequence[int], *, chunk: int = 1000) -> T
         raise ValueError(f"{iterations} iterations are no multiple of a chunk: make them one of {chunk}")
     folder = state_folder(setup, seeds) if iterations > chunk else None
     kept, done = _begun(sweep, seeds, folder, iterations)
+    if done == iterations:
+        return _trained(kept)
     pool = jax.device_put(first.tasks.pool("train"))
     compiled = jax.jit(_advance(sweep.put, chunk)).lower(numbers, kept.states, *pool).compile()
     while done < iterations:
@@ -142,7 +144,12 @@ def train(setup: Setup | Sweep, seeds: Sequence[int], *, chunk: int = 1000) -> T
         if folder is not None and (time.monotonic() - _saved.get(folder, 0) > SAVE_SECONDS or done == iterations):
             checkpoints.save(folder, done, kept)
             _saved[folder] = time.monotonic()
-    parts = np.array_split(np.asarray(kept.query_nll), min(POINTS, iterations), axis=1)
+    return _trained(kept)
+
+
+def _trained(kept: Kept) -> Trained:
+    query_nll = np.asarray(kept.query_nll)
+    parts = np.array_split(query_nll, min(POINTS, query_nll.shape[1]), axis=1)
     averaged = np.stack([watched_mean(part) for part in parts], axis=1)
     return Trained(kept.states, averaged, np.asarray(kept.finite).tolist(), float(kept.seconds))
 

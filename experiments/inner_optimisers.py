@@ -3,7 +3,7 @@
 metaprior reproduce inner-optimisers --data-dir FOLDER
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -74,6 +74,11 @@ def cells(settings: Settings) -> list[study.Cell]:
 def rests_on(settings: Settings, cell: study.Cell) -> dict[str, Any]:
     """The row with its recipe, and all other settings; rates are those of `settings`."""
     return images.identity(_put(settings, cell[0], int(cell[1]), RATES[cell[0]]))
+
+
+def decides(settings: Settings) -> Settings:
+    """Which optimisers and steps are tried decides nothing for one of them."""
+    return replace(settings, optimisers=(), steps=())
 
 
 def measure(settings: Settings, cell: study.Cell) -> study.Results:

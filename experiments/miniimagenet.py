@@ -8,9 +8,13 @@ from experiments import few_shot, few_shot_report, study
 from experiments.few_shot import Settings
 
 FULL = Settings(
-    "miniimagenet", ("5w1s", "5w5s"), iterations=20_000,
-    aside=(("augmented", ("gem-bml+last-layer", "maml")), ("resnet12", ("gem-bml+last-layer", "maml"))),
-    shortened=(("resnet12", 3_000),),
+    "miniimagenet", ("5w1s", "5w5s"), iterations=5_000,
+    aside=(("plain", ("gem-bml+last-layer",)), ("resnet12", ("gem-bml+last-layer", "maml"))),
+    shortened=(
+        ("*/resnet12/*", 2_000), ("*/bmaml", 1_000), ("5w5s/*/gem-bml+last-layer", 6_000), ("*/gem-bml+last-layer", 12_000),
+        ("*/imaml", 2_000), ("5w5s/*", 2_000),
+    ),
+    around=(("augmented", True),),
 )  # fmt: skip
 SMOKE = Settings(
     "miniimagenet", ("5w1s",), seeds=(0,), iterations=10, methods=("gem-bml+last-layer",), others=(), literal=(),

@@ -51,6 +51,8 @@ class Study(NamedTuple):
     forget: Callable[[Any], None] = lambda settings: None  # what a study keeps besides its cells, thrown away
     # What decides the outcome of a cell besides the settings, for JSON: where it changes, a kept cell no longer counts.
     rests_on: Callable[[Any, Cell], Any] = lambda settings, cell: None
+    # The settings without what only says which cells there are: a cell that is added leaves the kept ones alone.
+    decides: Callable[[Any], Any] = lambda settings: settings
 
 
 def declare(
@@ -191,7 +193,7 @@ def _measure_by_name(name: str, settings: Any, cell: Cell) -> Results:
 def _place(study: Study, settings: Any, cell: Cell, keep: Path) -> Path:
     """Where a cell is kept: other settings, another file."""
     others = study.rests_on(settings, cell)
-    what = [plain(asdict(settings)), list(cell), *([] if others is None else [plain(others)])]
+    what = [plain(asdict(study.decides(settings))), list(cell), *([] if others is None else [plain(others)])]
     print_of = sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:16]
     return keep / study.name / f"{'-'.join(cell).replace('/', '-')}-{print_of}.json"
 

@@ -43,11 +43,11 @@ def tiny(**changes):
 def test_it_runs_from_cells_to_figure_without_test_classes():
     settings = tiny(methods=("gem-bml+last-layer",), factors=(1.0, 3.0))
     results = json.loads(json.dumps(study.run(STUDY, settings, scale="smoke")))
-    assert len(results["rows"]) == 2 * 2 * 2 and all(tuple(row) == study.COLUMNS for row in results["rows"])
+    assert len(results["rows"]) == 2 * 3 * 2 and all(tuple(row) == study.COLUMNS for row in results["rows"])
     assert results["rows"][0]["setting"] == "omniglot 3w1s: noise std 0.1, meta rate 0.001"
     assert {row["metric"] for row in results["rows"]} == {"validation accuracy", "validation NLL"}
     assert isinstance(STUDY.figure(results), Figure)
-    assert "4 settings" in STUDY.remarks(results)[0]
+    assert "6 settings" in STUDY.remarks(results)[0]
     shown = STUDY.shown(results)
     best = max(row["mean"] for row in results["rows"] if row["metric"] == "validation accuracy")
     assert [row["metric"] for row in shown] == ["validation accuracy", "validation NLL"] and shown[0]["mean"] == best
@@ -154,7 +154,7 @@ def test_every_method_gets_the_same_budget_around_a_centre_of_its_own():
         np.testing.assert_allclose(middle / middle[1], [0.3, 1.0, 3.0], rtol=0.01)
         made = [image_search.put(FULL, cell, point) for point in points[[0, -1]]]
         assert {(one.settings.iterations, one.learner.method.meta_batch) for one in made} == {
-            (1500, recipes.recipe(cell[0], cell[2])["meta_batch"])
+            (FULL.iterations, recipes.recipe(cell[0], cell[2])["meta_batch"])
         }
         assert [one.learner.method.meta_rate for one in made] == [1e-3, 1e-2]
 
