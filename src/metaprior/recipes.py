@@ -28,7 +28,7 @@ _PHOTOS: dict[str, dict[str, Any]] = {
     name: {**recipe, "meta_batch": 4, **({"rate": 0.1} if recipe.get("rate", 0) > 0.1 else {})}
     for name, recipe in _OMNIGLOT.items()
 }
-_PHOTOS["gem-bml+last-layer"] = {**_OMNIGLOT["gem-bml+last-layer"], "options": {"noise_std": 0.3}, "meta_batch": 8}
+_PHOTOS["gem-bml+last-layer"] = {**_OMNIGLOT["gem-bml+last-layer"], "options": {"noise_std": 0.3}, "meta_batch": 6}
 RECIPES: dict[str, dict[str, dict[str, Any]]] = {"omniglot": _OMNIGLOT, "miniimagenet": _PHOTOS, "images": _PHOTOS}
 
 
