@@ -49,8 +49,8 @@ run: setup  ## start the demonstration
 test: setup  ## run the tests that take seconds
 	$(PY) -m pytest -q -n $(JOBS) --dist loadfile -m "not slow and not device" --durations=40 --durations-min=5 $(ARGS)
 
-test-all: setup  ## run the slow tests too
-	$(PY) -m pytest -q -n $(JOBS) --dist loadfile -m "not device" $(ARGS)
+test-all: setup  ## run the slow tests too, all compiled as users do
+	JAX_DISABLE_MOST_OPTIMIZATIONS=0 XLA_FLAGS= $(PY) -m pytest -q -n $(JOBS) --dist loadfile -m "not device" $(ARGS)
 
 check: setup  ## check lint, formatting and types
 	$(PY) -m ruff check

@@ -2,11 +2,21 @@
 
 import gc
 import os
+from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 
 # Before JAX and matplotlib are imported, which read these once.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("MPLBACKEND", "Agg")
+
+# Nearly all of the time goes into compiling programs that run once. Compiling them well costs more than it brings, and of
+# XLA's two code generators the older one is the quicker. `make test-all` sets both variables to what users have.
+if os.environ["JAX_PLATFORMS"] == "cpu":
+    os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
+    if version("jaxlib").startswith("0.10."):  # a flag that XLA does not know ends the process
+        quick = "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
+        os.environ.setdefault("XLA_FLAGS", quick)
 
 import hypothesis
 import jax
@@ -31,7 +41,7 @@ collect_ignore_glob = ["tests/reference/record_*.py"]  # programs that need PyTo
 
 @pytest.fixture
 def quick_compile():
-    """For programs that run once: compiling them well would cost more than it brings."""
+    """Quickly even where the other tests are compiled as for users: for programs that run once and are large."""
     yield from _compiling_quickly()
 
 
@@ -46,3 +56,13 @@ def _compiling_quickly():
     jax.config.update("jax_disable_most_optimizations", True)
     yield
     jax.config.update("jax_disable_most_optimizations", before)
+
+
+@pytest.fixture(scope="module")
+def few_validation_tasks():
+    """Runs calibrated on a handful of tasks: for files that ask what is done with a calibration, not how good it is."""
+    from metaprior import evaluation, training
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(training, "calibrate_steps", partial(evaluation.calibrate_steps, num_tasks=5))
+        yield

@@ -181,6 +181,9 @@ def _advance(put: Callable[[Any], Setup], chunk: int):
         if len(numbers) == 1:  # an axis of one would cost more than it says
             state = jax.tree.map(lambda leaf: leaf[0], states)
             return jax.tree.map(lambda leaf: leaf[None], one(numbers[0], state, pool))
+        if put(numbers[0]).learner.method.inference == "conjugate":
+            # All tasks share one set of convolutions, which a card does faster than several sets side by side.
+            return jax.lax.map(lambda each: one(*each, pool), (numbers, states))
         return jax.vmap(one, in_axes=(0, 0, None))(numbers, states, pool)
 
     return advance

@@ -5,7 +5,6 @@ import json
 import os
 import subprocess
 import sys
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +12,7 @@ import pytest
 from scipy.stats import norm
 
 import metaprior
-from metaprior import benchmarks, evaluation, runs, training
+from metaprior import benchmarks, evaluation, runs
 from metaprior.checkpoints import available
 from metaprior.cli import COMMANDS, demo, evaluate, main
 from metaprior.cli.adapt import inputs_at
@@ -24,16 +23,7 @@ from metaprior.settings import Settings
 SRC = Path(metaprior.__file__).parents[1]
 TINY = ["--hidden", "8", "8", "--rate", "0.001", "--iterations", "40", "--chunk", "20"]
 
-
-pytestmark = pytest.mark.usefixtures("quick_compile_here")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def few_validation_tasks():
-    """Calibration on a handful of tasks: what the commands do with it is the question here, not how good it is."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(training, "calibrate_steps", partial(evaluation.calibrate_steps, num_tasks=5))
-        yield
+pytestmark = pytest.mark.usefixtures("quick_compile_here", "few_validation_tasks")
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-from functools import partial
 from pathlib import Path
 
 import jax.numpy as jnp
@@ -18,12 +17,14 @@ import pytest
 from safetensors.numpy import load_file
 
 import metaprior
-from metaprior import evaluation, runs, training
+from metaprior import runs, training
 from metaprior.checkpoints import available
 from metaprior.cli import console, main
 from metaprior.cli.train import default_folder
 from metaprior.meta import Info
 from metaprior.settings import Settings
+
+pytestmark = pytest.mark.usefixtures("few_validation_tasks")
 
 ROOT = Path(__file__).parents[1]
 ITERATIONS = 200
@@ -39,13 +40,6 @@ save = checkpoints.save
 checkpoints.save = lambda *args: (time.sleep(0.25), save(*args), time.sleep(0.25))
 sys.exit(main(sys.argv[1:]))
 """
-
-
-@pytest.fixture(scope="module", autouse=True)
-def few_validation_tasks():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(training, "calibrate_steps", partial(evaluation.calibrate_steps, num_tasks=5))
-        yield
 
 
 @pytest.fixture(scope="module")

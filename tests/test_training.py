@@ -10,6 +10,8 @@ from metaprior import checkpoints, runs, training
 from metaprior.evaluation import calibrate_steps, evaluate
 from metaprior.settings import Settings, as_dict, assemble, from_dict
 
+pytestmark = pytest.mark.usefixtures("few_validation_tasks")
+
 SMALL = Settings(iterations=40, hidden=(8, 8))
 
 

@@ -69,10 +69,14 @@ def conv(weight: Weight, bias: Weight | None, x: Float[Array, "N H W C"], **opti
 def max_pool(x: Float[Array, "N H W C"]) -> Float[Array, "N H2 W2 C"]:
     """The largest of each 2×2 window; an odd last row or column is left out.
 
-    Written as a reshape because its derivatives of every order are then those of `max`.
+    Written as choices between two. The derivative of `max` looks for the entries that equal it, and finds none where a compiler
+    computes the same entry twice and rounds it differently; of two that are compared one always has the derivative.
     """
     n, h, w, c = x.shape[0], x.shape[1] // 2, x.shape[2] // 2, x.shape[3]
-    return x[:, : 2 * h, : 2 * w].reshape(n, h, 2, w, 2, c).max((2, 4))
+    x = x[:, : 2 * h, : 2 * w].reshape(n, h, 2, w, 2, c)
+    larger = lambda a, b: jnp.where(a >= b, a, b)
+    rows = larger(x[:, :, 0], x[:, :, 1])
+    return larger(rows[:, :, :, 0], rows[:, :, :, 1])
 
 
 class Dense(eqx.Module):
