@@ -208,6 +208,35 @@ def test_gem_is_the_gradient_of_the_evidence_in_the_features(column, second_stag
     close(slope.features, expected.features, 1e-9)
 
 
+@pytest.mark.parametrize("column", ["joint", "conditional", "difference"])
+def test_gem_is_exact_where_batches_are_normalised_apart(column):
+    """As support and query are when a task is solved: normalised together, the support would be another one than q1 has seen."""
+
+    def normalised(weights, x):
+        h = x @ weights["w"]
+        return jnp.tanh((h - h.mean(0, keepdims=True)) / h.std(0, keepdims=True))
+
+    likelihood, prior, episode = setting()
+    outputs = lambda params, batch: normalised(params.features, batch.x) @ params.head
+    likelihood = likelihood._replace(outputs=outputs, normalised=True)
+    inference = conjugate(likelihood, FAMILY, noise_std=NOISE)
+    cell = matrix.Cell(likelihood, FAMILY, inference, "gem", column, "sequential", (1, 1))
+    score = lambda dist: matrix.score(cell, KEY, prior._replace(dist=dist), episode)[0]
+
+    def evidence(dist, *parts):
+        phi = jnp.concatenate([normalised(dist.features, part.x) for part in parts])
+        y = jnp.concatenate([part.y for part in parts])
+        return sum(log_evidence(dist.mean[:, o], covariance(dist), phi, y[:, o], NOISE) for o in range(OUTPUTS))
+
+    def exact(dist):
+        return evidence(dist, *episode) - (0.0 if column == "joint" else evidence(dist, episode.support))
+
+    both = jax.jit(lambda dist: (jax.value_and_grad(score)(dist), jax.value_and_grad(exact)(dist)))
+    (value, slope), (expected, expected_slope) = both(prior.dist)
+    close(value, expected, 1e-9)
+    close(slope._replace(tril=jnp.tril(slope.tril)), expected_slope._replace(tril=jnp.tril(expected_slope.tril)), 1e-9)
+
+
 def test_bad_arguments_are_refused():
     likelihood, prior, _ = setting()
     params = HeadParams(prior.dist.features, prior.dist.mean)

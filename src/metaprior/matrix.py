@@ -137,9 +137,19 @@ def elbo(cell: Cell, key: Key, q: Dist, prior: Dist, source: Source) -> Float[Ar
     return tempered_fit(cell, key, q, source) - cell.family.kl(q, prior)
 
 
+def _of_all(cell: Cell, key: Key, q: Dist, prior: Dist, episode: Episode) -> Float[Array, ""]:
+    """ELBO(q; Θ, D_tr ∪ D_val)."""
+    if not cell.likelihood.normalised:
+        return elbo(cell, key, q, prior, cell.likelihood.join(*episode))
+    # In one batch the support would be normalised by other statistics than when q1 was inferred from it: it would be another
+    # support, and what the query adds to it no predictive density. So each set counts as it is seen, under the same draws.
+    return elbo(cell, key, q, prior, episode.support) + tempered_fit(cell, key, q, episode.query)
+
+
 def _joint(cell, key, prior, posteriors, episode):
-    data = episode.query if cell.scores == "query" else cell.likelihood.join(*episode)
-    return elbo(cell, key, posteriors.q2, prior.dist, data)
+    if cell.scores == "query":
+        return elbo(cell, key, posteriors.q2, prior.dist, episode.query)
+    return _of_all(cell, key, posteriors.q2, prior.dist, episode)
 
 
 def _conditional(cell, key, prior, posteriors, episode):
@@ -151,7 +161,7 @@ def _conditional(cell, key, prior, posteriors, episode):
 
 def _difference(cell, key, prior, posteriors, episode):
     key1, key2 = jax.random.split(key)
-    whole = elbo(cell, key2, posteriors.q2, prior.dist, cell.likelihood.join(*episode))
+    whole = _of_all(cell, key2, posteriors.q2, prior.dist, episode)
     return whole - elbo(cell, key1, posteriors.q1, prior.dist, episode.support)
 
 

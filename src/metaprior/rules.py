@@ -60,11 +60,11 @@ def bounded(widths: str, rates: str, prior: Prior, std: Scalar) -> Prior:
 
 
 def clipped(gradient: Prior, limit: float | None) -> Prior:
-    """One task's gradient, scaled down where its part in the means is longer than `limit`: no task may outvote the rest."""
+    """One task's gradient, scaled down where its part in the weights is longer than `limit`: no task may outvote the rest."""
     if limit is None:
         return gradient
-    means = gradient.dist.mean if hasattr(gradient.dist, "mean") else gradient.dist
-    norm = jnp.sqrt(trees.total(jax.tree.map(jnp.square, means)))
+    weights = _without_widths(gradient.dist)  # means, and features where they are not adapted
+    norm = jnp.sqrt(trees.total(jax.tree.map(jnp.square, weights)))
     scale = jnp.minimum(1.0, limit / jnp.maximum(norm, 1e-30))
     return jax.tree.map(lambda g: g * scale.astype(g.dtype), gradient)
 

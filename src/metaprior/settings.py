@@ -12,6 +12,7 @@ from metaprior.last_layer import last_layer
 from metaprior.likelihoods import SQUARED_ERROR, categorical, gaussian
 from metaprior.meta import MetaLearner, meta_learner
 from metaprior.models import Model, conv4, conv4_features, mlp, resnet12, resnet12_features
+from metaprior.models.convolution import quickest
 from metaprior.models.head import with_head
 from metaprior.names import require_known
 from metaprior.optimizers import meta_optimizer
@@ -54,7 +55,7 @@ class Settings:
     filters: int | None = None
     """Channels of every block of conv4, or of the first of resnet12."""
     pooling: str | None = None
-    """What conv4 does with positions before its head: mean or flatten."""
+    """What conv4 does with positions before its head: mean or flatten; an exact head takes the mean."""
     precision: str | None = None
     """Of convolutions: float32, tf32 or bf16."""
     head: str | None = None
@@ -170,7 +171,7 @@ def assemble(
         likelihood = gaussian(model.apply, noise_std=noise_std, temperature=method.temperature)
     else:
         likelihood = categorical(model.apply, temperature=method.temperature)
-        likelihood = likelihood._replace(normalised=model.inductive is not None)
+    likelihood = likelihood._replace(normalised=model.inductive is not None)
     horizon = settings.iterations if settings.decay and settings.iterations else None
     optimizer = meta_optimizer(method.meta_rate, iterations=horizon)
     options: dict[str, Any] = {} if tasks.shape is None else {"watch_every": WATCH_EVERY}
@@ -198,7 +199,7 @@ def tasks_of(settings: Settings, eval_queries: int | None = None) -> Tasks:
 
 
 NETWORKS = ("conv4", "resnet12")
-WATCH_EVERY = 10  # iterations on images between looks at the query: its forward passes are a good part of the work
+WATCH_EVERY = 25  # iterations on images between looks at the query: its forward passes are a good part of the work
 
 
 def network(settings: Settings, tasks: Tasks, *, exact_head: bool) -> Model:
@@ -212,7 +213,8 @@ def network(settings: Settings, tasks: Tasks, *, exact_head: bool) -> Model:
     require_known("head", settings.head or "shared", ("shared", "own"))
     small = tasks.shape[0] < 64  # characters: strides; photographs: pooling
     options: dict[str, Any] = {} if settings.precision is None else {"precision": settings.precision}
-    if settings.network == "resnet12":
+    pools = settings.network != "resnet12"  # which does so in any case
+    if not pools:
         if settings.filters is not None:
             options["widths"] = tuple(settings.filters * 2**i for i in range(4))
         whole, features = resnet12, resnet12_features
@@ -221,6 +223,8 @@ def network(settings: Settings, tasks: Tasks, *, exact_head: bool) -> Model:
         options |= {} if settings.pooling is None else {"pool": settings.pooling}
         whole, features = conv4, conv4_features
     if exact_head:
+        # Features are not adapted, so that all tasks share them; and what is inverted grows with their number.
+        options |= {"how": quickest(shared=True)} | ({"pool": "mean"} if pools and settings.pooling is None else {})
         body, width = features(tasks.shape, **options)
         return with_head(body, width, tasks.outputs_in_training, activation=None, scale=True)
     return whole(tasks.shape, tasks.outputs_in_training, **options)

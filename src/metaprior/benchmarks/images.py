@@ -53,7 +53,7 @@ def measure(
         only: names from `NAMES`; none takes all.
         precisions: of products: "tf32", "float32", "bf16". PyTorch takes part in the first two.
         rounds: how often each is timed.
-        iterations: meta-iterations of a compiled chunk; a multiple of ten, since every tenth is reported on.
+        iterations: meta-iterations of a compiled chunk; a multiple of 25, since every 25th is reported on.
         compiled: whether torch.compile takes part, which takes minutes.
         sizes: fields of the settings that are to differ: queries, meta_batch, filters.
         report: called before each piece of work.

@@ -18,12 +18,15 @@ from jaxtyping import Array, Float
 from metaprior.names import require_known
 
 
-def quickest() -> str:
-    """Which of `PRODUCTS` this backend does fastest when every task has weights of its own.
+def quickest(*, shared: bool = False) -> str:
+    """Which of `PRODUCTS` this backend does fastest, by measurement; where there is none, its own convolution.
 
-    Patches on CPUs and GPUs, by measurement; elsewhere the backend's own convolution, for want of one.
+    Args:
+        shared: whether all tasks have the same weights; else each has its own.
     """
-    return {"cpu": "patches", "gpu": "patches"}.get(jax.default_backend(), "direct")
+    if jax.default_backend() == "gpu":
+        return "direct" if shared else "patches"
+    return {"cpu": "patches"}.get(jax.default_backend(), "direct")
 
 
 def convolve(
