@@ -152,11 +152,10 @@ def _fitting(patterns: Sequence[tuple[str, Any]], cell: study.Cell, otherwise: A
 
 def put(settings: Settings, cell: study.Cell, protocol: images.Protocol | None = None) -> Setup:
     """The pieces of a cell."""
-    setting, kind, name = cell
     return images.set_up(
         variant_of(settings, cell),
         tasks=settings.tasks,
-        setting=setting,
+        setting=cell[0],
         iterations=iterations_of(settings, cell),
         protocol=protocol,
     )
@@ -169,7 +168,9 @@ def rests_on(settings: Settings, cell: study.Cell) -> dict[str, Any]:
 
 def decides(settings: Settings) -> Settings:
     """Which cells there are, and how long each trains, decides nothing for another."""
-    return replace(settings, settings=(), iterations=0, methods=(), others=(), literal=(), aside=(), shortened=(), chosen=())
+    return replace(
+        settings, settings=(), iterations=0, methods=(), others=(), literal=(), aside=(), shortened=(), chosen=()
+    )
 
 
 def forget(settings: Settings) -> None:

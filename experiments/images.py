@@ -18,7 +18,7 @@ from metaprior.classes import ClassScores, calibration_error
 from metaprior.evaluation import TEST_SEED, VALIDATION_SEED, calibrate_steps, scores
 from metaprior.meta import State, trainer
 from metaprior.recipes import recipe
-from metaprior.settings import Settings, Setup, as_dict, assemble
+from metaprior.settings import WATCH_EVERY, Settings, Setup, as_dict, assemble
 from metaprior.training import initial_state, watched_mean
 
 TEST_STEPS = 10  # of the paper, on all sets of images
@@ -99,7 +99,7 @@ class Trained(NamedTuple):
     """States of all seeds, and what it took."""
 
     states: State  # with a leading axis of seeds, or of the rows of a sweep
-    query_nll: np.ndarray  # [seeds, points]: on the query in training, averaged over a hundredth of the iterations
+    query_nll: np.ndarray  # [seeds, points]: on the query in training, averaged between
     finite: list[bool]
     seconds: float  # of training alone, without compilation
 
@@ -149,7 +149,8 @@ def train(setup: Setup | Sweep, seeds: Sequence[int], *, chunk: int = 1000) -> T
 
 def _trained(kept: Kept) -> Trained:
     query_nll = np.asarray(kept.query_nll)
-    parts = np.array_split(query_nll, min(POINTS, query_nll.shape[1]), axis=1)
+    # Every point has an iteration that was looked at.
+    parts = np.array_split(query_nll, max(1, min(POINTS, query_nll.shape[1] // WATCH_EVERY)), axis=1)
     averaged = np.stack([watched_mean(part) for part in parts], axis=1)
     return Trained(kept.states, averaged, np.asarray(kept.finite).tolist(), float(kept.seconds))
 
@@ -183,7 +184,7 @@ def _advance(put: Callable[[Any], Setup], chunk: int):
             return jax.tree.map(lambda leaf: leaf[None], one(numbers[0], state, pool))
         if put(numbers[0]).learner.method.inference == "conjugate":
             # All tasks share one set of convolutions, which a card does faster than several sets side by side.
-            return jax.lax.map(lambda each: one(*each, pool), (numbers, states))
+            return jax.lax.map(lambda each: one(each[0], each[1], pool), (numbers, states))
         return jax.vmap(one, in_axes=(0, 0, None))(numbers, states, pool)
 
     return advance

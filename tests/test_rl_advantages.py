@@ -114,3 +114,19 @@ def test_single_precision_is_enough(std):
     found, reference = both(jax.random.key(3))
     assert found.dtype == jnp.float32
     np.testing.assert_allclose(np.abs(found - reference).mean(), 0.0, atol=0.02)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_policy_that_runs_straight_away_has_finite_advantages(seed):
+    """Position is then time, feature by feature: in single precision the normal equations are singular."""
+    rng = np.random.default_rng(seed)
+    time = 0.1 * np.arange(100)
+    observations = np.broadcast_to(time[None, :, None] * rng.choice([-1, 1], size=2), (40, 100, 2))
+    rewards = -np.linalg.norm(observations - rng.uniform(-0.5, 0.5, 2), axis=2)
+    arrays = (observations, np.zeros((40, 100, 2)), rewards + 0.1 * rng.normal(size=(40, 100)), np.ones((40, 100)))
+    single = Rollouts(*(jnp.asarray(leaf, jnp.float32) for leaf in arrays))
+    found = np.asarray(jax.jit(ours.advantages)(single))
+    _, reference = loop_advantages(Rollouts(*map(jnp.asarray, arrays)), 0.99, 1.0, 1e-5)
+    assert np.isfinite(found).all()
+    np.testing.assert_allclose(found.mean(), 0, atol=1e-4)
+    assert np.corrcoef(found.ravel(), np.concatenate(reference))[0, 1] > 0.9

@@ -210,8 +210,10 @@ def _stacked(sample):
 
 def _sampled(sample):
     def expected_log_prob(key, likelihood, q, source, num_samples=1):
-        def of_one(key):  # data use up no key: what they observe must not change what is drawn
-            return likelihood.observed_log_prob(jax.random.fold_in(key, OBSERVE), sample(key, q), source)
+        def of_one(key_draw):  # data use up no key: what they observe must not change what is drawn
+            draw = sample(key_draw, q)
+            key_observe = jax.random.fold_in(key_draw if likelihood.acting == "sample" else key, OBSERVE)
+            return likelihood.log_prob(draw, likelihood.observe(key_observe, likelihood.actor(q.mean, draw), source))
 
         return jax.vmap(of_one)(jax.random.split(key, num_samples)).mean()
 

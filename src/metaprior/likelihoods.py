@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
 from metaprior.scalars import Scalar, log, require_positive
-from metaprior.types import Batch, Key, Likelihood, Params, Source
+from metaprior.types import Batch, Key, Likelihood, Params, Region, Source
 
 Apply = Callable[[Params, Array], Array]  # (weights, inputs [N, ...]) -> outputs [N, O]
 
@@ -50,7 +50,11 @@ def gaussian(apply: Apply, *, noise_std: Scalar = SQUARED_ERROR, temperature: fl
     def least_loss(batch):
         return batch.y.shape[1] * (log(noise_std) + 0.5 * math.log(2 * math.pi))
 
-    return _supervised(lambda params, batch: apply(params, batch.x), log_density, temperature, least_loss)
+    def kl(before, outputs, batch):
+        return 0.5 * jnp.square(outputs - before).sum(axis=1) * jnp.exp(-2 * jnp.asarray(log(noise_std), outputs.dtype))
+
+    likelihood = _supervised(lambda params, batch: apply(params, batch.x), log_density, temperature, least_loss)
+    return likelihood._replace(region=_region(log_density, kl))
 
 
 def gaussian_learned_noise(apply: Apply, *, temperature: float = 1.0) -> Likelihood:
@@ -74,7 +78,12 @@ def categorical(apply: Apply, *, temperature: float = 1.0) -> Likelihood:
     def log_density(outputs, batch):
         return jnp.take_along_axis(jax.nn.log_softmax(outputs), batch.y[:, None], axis=1)[:, 0]
 
-    return _supervised(lambda params, batch: apply(params, batch.x), log_density, temperature, lambda batch: 0.0)
+    def kl(before, outputs, batch):
+        old, new = jax.nn.log_softmax(before), jax.nn.log_softmax(outputs)
+        return (jnp.exp(old) * (old - new)).sum(axis=1)
+
+    likelihood = _supervised(lambda params, batch: apply(params, batch.x), log_density, temperature, lambda batch: 0.0)
+    return likelihood._replace(region=_region(log_density, kl))
 
 
 def _normal_log_density(targets, means, log_noise):
@@ -98,6 +107,11 @@ def _supervised(outputs, log_density, temperature, least_loss=lambda batch: -mat
         temperature=temperature,
         least_loss=least_loss,
     )
+
+
+def _region(log_density, kl) -> Region:
+    """Given data gain in log-density, whatever was there before."""
+    return Region(lambda outputs, before, batch: log_density(outputs, batch), kl)
 
 
 def _data_as_they_are(key: Key, params: PyTree, source: Source) -> Batch:

@@ -41,7 +41,7 @@ class Method(NamedTuple):
     options: Mapping[str, Any] = {}  # further arguments of the inference
     rate: Scalar = 0.01  # inner step size
     draw_steps: bool = False  # each task draws its steps on the support uniformly from 1..steps[0]
-    clip: float | None = None  # largest norm of one task's gradient in the means
+    clip: float | None = None  # largest norm of one task's gradient in the weights
     meta_rate: Scalar = 4e-3
     meta_batch: int = 5
 
@@ -180,6 +180,12 @@ def _validate_steps(method: Method) -> None:
         raise ValueError(
             f"{method.inference} inference takes steps of its own, not those of {method.optimizer}: "
             "leave the inner optimiser at 'sgd', or use gradient inference"
+        )
+    differentiated = method.row != "gem" or method.column == "conditional"
+    if method.inference == "trpo" and differentiated and method.steps[0] and not method.options.get("first_order"):
+        raise ValueError(
+            "steps of trpo are not differentiated: use gradient inference, set options={'first_order': True} to hold them fixed, "
+            "or choose row 'gem' with column 'joint' or 'difference'"
         )
     if method.estimator != "weights" and method.inference != "gradient":
         raise ValueError(

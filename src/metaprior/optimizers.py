@@ -68,14 +68,18 @@ def _schedule(rate, iterations, warm_up):
     return optax.join_schedules([optax.linear_schedule(0.0, rate, rise), after], [rise]) if rise else after
 
 
+PARTS = {"mean": "mean"} | dict.fromkeys(("log_std", "tril", "query_log_std"), "width")
+PARTS |= dict.fromkeys(("log_rate", "log_rate_support", "log_rate_query"), "rate")
+
+
 def part_labels(prior: Prior) -> Prior:
     """Which part of Θ each leaf belongs to: mean, width or rate."""
 
     def label(path, _):
-        names = {getattr(entry, "name", "") for entry in path}
-        if names & {"log_std", "tril", "query_log_std"}:
-            return "width"
-        return "rate" if names & {"log_rate", "log_rate_support", "log_rate_query"} else "mean"
+        for name in (getattr(entry, "name", "") for entry in path):
+            if name in PARTS:  # the first: weights may have names of their own, as a policy its log_std
+                return PARTS[name]
+        return "mean"
 
     return jax.tree_util.tree_map_with_path(label, prior)
 

@@ -51,6 +51,16 @@ class Posteriors(NamedTuple):
     q2: Dist
 
 
+class Region(NamedTuple):
+    """What a trust region is made of, point by point: what a change of outputs gains, and how far it goes."""
+
+    gain: Callable[[Array, Array, Batch], Float[Array, " N"]]  # (outputs, those before, batch)
+    kl: Callable[[Array, Array, Batch], Float[Array, " N"]]  # KL(before ‖ after) of (those before, outputs, batch)
+
+
+ACTING = ("sample", "mean")
+
+
 class Likelihood(NamedTuple):
     """p(D | θ), tempered: the log-likelihood of n points counts as N_eff = n / T points.
 
@@ -68,6 +78,10 @@ class Likelihood(NamedTuple):
     # Batch normalisation forgets the scale of weights: a step that is too long lengthens them and so shortens those that follow.
     # The curvature at the first weights then says nothing about which rates work (MAML's own is five times "too large").
     normalised: bool = False
+    given: bool = True  # whether there are data before any weights act; rollouts have no curvature to check rates by
+    region: Region | None = None  # None: no trust region can be put around a step
+    # Where weights collect their own data and the posterior has a width: each draw its own, or the mean for all draws.
+    acting: str = "sample"
 
     def log_prob(self, params: PyTree, batch: Batch) -> Float[Array, ""]:
         """Σᵢ log p(yᵢ | xᵢ, θ): untempered, summed over points; zero for no points."""
@@ -76,6 +90,10 @@ class Likelihood(NamedTuple):
     def observed_log_prob(self, key: Key, params: PyTree, source: Source) -> Float[Array, ""]:
         """Log p of what these very weights get to see: given data, or rollouts of their own."""
         return self.log_prob(params, self.observe(key, params, source))
+
+    def actor(self, mean: PyTree, draw: PyTree) -> PyTree:
+        """The weights whose data a draw is scored on."""
+        return draw if self.acting == "sample" else mean
 
     def effective_size(self, source: Source) -> float:
         """N_eff = |D| / T."""

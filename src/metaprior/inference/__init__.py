@@ -11,6 +11,7 @@ from metaprior.inference.natural import natural_vi
 from metaprior.inference.platipus import platipus
 from metaprior.inference.preconditioned import preconditioned
 from metaprior.inference.svgd import svgd
+from metaprior.inference.trpo import trpo
 from metaprior.last_layer import conjugate
 from metaprior.types import Inference
 
@@ -31,9 +32,10 @@ INFERENCES = {
     "laplace": Maker(laplace, ("full", "mean-field")),
     "platipus": Maker(platipus, ("particles",)),
     "conjugate": Maker(conjugate, ("last-layer",)),
+    "trpo": Maker(trpo, ("delta",)),
 }
 
 __all__ = [
     "INFERENCES", "Maker", "conjugate", "gradient", "implicit", "infer", "laplace", "natural_vi", "platipus",
-    "preconditioned", "svgd", "trajectory",
+    "preconditioned", "svgd", "trajectory", "trpo",
 ]  # fmt: skip

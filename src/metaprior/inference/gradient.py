@@ -68,7 +68,8 @@ def gradient(
 
         def loss(key):
             params = draw(key, q) if draw else jax.tree.map(lambda leaf: leaf[0], family.samples(key, q, 1))
-            return mean_loss(likelihood, params, likelihood.observe(key_observe, params, points))
+            batch = likelihood.observe(key_observe, likelihood.actor(family.mean(q), params), points)
+            return mean_loss(likelihood, params, batch)
 
         value = jax.vmap(loss)(jax.random.split(key_draw, num_samples)).mean() if num_samples > 1 else loss(key_draw)
         return value + kl_weight(likelihood, source) * family.kl(q, prior.dist) if pull else value

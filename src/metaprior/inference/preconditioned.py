@@ -54,7 +54,8 @@ def preconditioned(
         def loss(mean):
             q = state.q._replace(mean=mean)
             params = jax.tree.map(lambda leaf: leaf[0], family.samples(key_draw, q, 1))
-            return mean_loss(likelihood, params, likelihood.observe(key_observe, params, points))
+            batch = likelihood.observe(key_observe, likelihood.actor(mean, params), points)
+            return mean_loss(likelihood, params, batch)
 
         value, grads = jax.value_and_grad(loss)(state.q.mean)
         grads = jax.lax.stop_gradient(grads) if first_order else grads
@@ -101,7 +102,7 @@ def rate_stability(
     likelihood, mean, rates, source, *, pull: Params | None = None, limit: float = 2.0, num_iterations: int = 20
 ) -> str | None:
     """The largest curvature of the loss along the rates, by power iteration: steps contract only while it is below 2."""
-    if likelihood.size(source) == 0 or likelihood.normalised:
+    if likelihood.size(source) == 0 or likelihood.normalised or not likelihood.given:
         return None
     roots = jax.tree.map(jnp.sqrt, rates)
 

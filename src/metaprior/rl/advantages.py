@@ -7,6 +7,8 @@ V is linear in features of the observation and of the time, fitted to the return
 behind the last step of a trajectory. With λ = 1, A = R − V. Advantages of a task are centred and scaled to std one.
 """
 
+import math
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -60,9 +62,16 @@ def fit(
     # the matrix stays positive in single precision as well.
     size = jnp.diagonal(gram) + ridge
     scale = jax.lax.rsqrt(jnp.where(size > 0, size, 1))
+    scaled = gram * scale[:, None] * scale[None, :] + jnp.diag(ridge * scale**2)
     floor = phi.shape[2] * jnp.finfo(phi.dtype).eps
-    scaled = gram * scale[:, None] * scale[None, :] + jnp.diag(ridge * scale**2 + floor)
-    return scale * jax.scipy.linalg.solve(scaled, scale * moment, assume_a="pos")
+
+    def solved(floor):
+        lifted = scaled + floor * jnp.eye(*scaled.shape, dtype=scaled.dtype)
+        return scale * jax.scipy.linalg.solve(lifted, scale * moment, assume_a="pos")
+
+    # Where they wholly depend, as position and time of policies that run straight away, sums over all steps are rounded more.
+    found = solved(floor)
+    return jnp.where(jnp.isfinite(found).all(), found, solved(floor * math.sqrt(mask.size)))
 
 
 def standardised(values: Float[Array, "N H"], mask: Float[Array, "N H"]) -> Float[Array, "N H"]:

@@ -4,12 +4,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from metaprior.families import OBSERVE
 from metaprior.meta import MetaLearner, State, task_keys
 from metaprior.models.base import Model
-from metaprior.rl.environment import Environment
+from metaprior.rl.environment import Environment, Task
 from metaprior.rl.likelihood import practice
 from metaprior.rl.rollouts import rollouts, total_rewards
-from metaprior.types import Key
+from metaprior.types import Dist, Key
 
 
 def adapted_returns(
@@ -23,7 +24,9 @@ def adapted_returns(
     num_tasks: int = 40,
     count: int = 40,
 ) -> Float[Array, "T S"]:
-    """The mean undiscounted return of each task after 0, 1, …, `steps` updates; the means of posteriors act.
+    """The mean undiscounted return of each task after 0, 1, …, `steps` updates.
+
+    The weights act that the likelihood says: means of posteriors, or a sample of each, held for all its trajectories.
 
     Args:
         key: of the tasks and all that happens in them: under one key methods meet the same tasks.
@@ -40,11 +43,21 @@ def adapted_returns(
         key_task, key_adapt, key_judge = jax.random.split(key, 3)
         task = environment.draw(key_task)
         posteriors = learner.adapt(key_adapt, state, practice(task, count), steps)
-        means = jax.vmap(learner.cell.family.mean)(posteriors)
 
-        def judged(params):  # under one key: updates are compared under the same noise
-            return total_rewards(rollouts(key_judge, environment, policy, params, task, count)).mean()
+        def judged(at):  # under one key: updates are compared under the same noise
+            q = jax.tree.map(lambda leaf: leaf[at], posteriors)
+            return task_return(key_judge, learner, environment, policy, q, task, count)
 
-        return jnp.stack([judged(jax.tree.map(lambda leaf, at=at: leaf[at], means)) for at in range(steps + 1)])
+        return jnp.stack([judged(at) for at in range(steps + 1)])
 
     return jax.vmap(one)(task_keys(key, num_tasks))
+
+
+def task_return(
+    key: Key, learner: MetaLearner, environment: Environment, policy: Model, q: Dist, task: Task, count: int
+) -> Float[Array, ""]:
+    """The mean return of `count` trajectories in one task."""
+    family, likelihood = learner.cell.family, learner.cell.likelihood
+    draw = jax.tree.map(lambda leaf: leaf[0], family.samples(jax.random.fold_in(key, OBSERVE), q, 1))
+    acting = likelihood.actor(family.mean(q), draw)
+    return total_rewards(rollouts(key, environment, policy, acting, task, count)).mean()

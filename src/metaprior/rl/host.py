@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from metaprior.models.base import Model
+from metaprior.rl.checks import require_fits
 from metaprior.rl.environment import Task
 from metaprior.rl.faults import Watch
 from metaprior.rl.policy import act
@@ -59,6 +60,7 @@ def host_rollouts(
     each = jax.tree.map(lambda leaf: np.repeat(np.asarray(leaf), count, axis=0), tasks)
     state, rows = environment.reset(reset_keys, each)
     seen, alive = watch.observations(0, rows), np.ones(len(reset_keys), bool)
+    require_fits(environment, policy, jax.tree.map(lambda leaf: leaf[0], params))
     lived = _empty(environment, len(alive))
     for step in range(environment.horizon):
         actions = _actions(policy.apply, params, seen.reshape(len(keys), count, -1), noise[step])
