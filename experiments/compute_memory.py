@@ -48,7 +48,7 @@ class Settings:
     meta_batch: int = 32
     filters: int = 64
     methods: tuple[str, ...] = (*FLAT, *GROWS)
-    steps: tuple[int, ...] = (1, 2, 5, 10, 20, 50)
+    steps: tuple[int, ...] = (2, 10, 25, 50)
     """Inner steps on the support; as many again in the second stage, where a method has two."""
     repeats: int = 9
     """On every seed, of which the median counts; zero measures bytes alone."""

@@ -122,7 +122,7 @@ def test_noise_in_weights_goes_through_any_product(estimator):
 
 
 def test_this_machine_computes_by_patches_unless_told_otherwise():
-    assert quickest() == "patches"
+    assert quickest() == quickest(shared=True) == "patches"
     x, w = points(2, 6, 6, 1), points(3, 3, 1, 2)
     assert "conv_general_dilated" not in primitives(convolve, x, w)
     assert "conv_general_dilated" in primitives(partial(convolve, how="direct"), x, w)

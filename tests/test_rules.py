@@ -10,6 +10,7 @@ import pytest
 from metaprior import families, matrix, methods
 from metaprior.families import Delta, Full, MeanField, Particles
 from metaprior.inference.platipus import PlatipusExtra
+from metaprior.last_layer import LastLayer
 from metaprior.likelihoods import gaussian
 from metaprior.meta import make_cell
 from metaprior.rules import LOG_RATE_BOUNDS, RATE_RULES, WIDTH_RULES, apply_rules, bounded, clipped, cross_term
@@ -139,6 +140,11 @@ def test_clipping_keeps_directions_and_short_gradients():
     assert_same(clipped(GRADIENT, 1.01 * norm), GRADIENT)
     assert_same(clipped(GRADIENT, 0.25 * norm), map_(lambda g: 0.25 * g, GRADIENT))
     assert_same(clipped(zeros(GRADIENT), 1.0), zeros(GRADIENT))
+
+
+def test_clipping_counts_features_that_are_not_adapted_and_no_widths():
+    gradient = Prior(LastLayer(features=jnp.full((4,), 3.0), mean=jnp.full((4, 1), 4.0), tril=jnp.full((2, 2), 1e6)))
+    assert_same(clipped(gradient, 5.0), map_(lambda g: 0.5 * g, gradient))  # √(4·3² + 4·4²) = 10
 
 
 def test_the_rules_see_the_posteriors_of_the_score():

@@ -1,5 +1,6 @@
 """From settings to networks and tasks of images; what makes no sense is refused before anything is read."""
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,17 @@ def test_networks_have_the_sizes_of_the_literature():
     for tasks, count, filters in (("omniglot", 111_749, 64), ("miniimagenet", 32_645, 32)):
         params = assemble(Settings(tasks=tasks, method="maml")).model.init(jax.random.key(0))
         assert sum(leaf.size for leaf in jax.tree.leaves(params)) == count - 4 * filters + 2 * 4 * filters
+
+
+@pytest.mark.parametrize(("tasks", "filters"), [("omniglot", 64), ("miniimagenet", 32)])
+def test_an_exact_head_sees_means_over_positions_unless_told_otherwise(tasks, filters):
+    settings = Settings(tasks=tasks, method="gem-bml+last-layer")
+    size = lambda settings: jax.eval_shape(assemble(settings).model.init, jax.random.key(0)).head.shape[0]
+    assert size(settings) == filters + 1
+    assert (
+        size(dataclasses.replace(settings, pooling="flatten"))
+        == {"omniglot": 4, "miniimagenet": 25}[tasks] * filters + 1
+    )
 
 
 def test_where_images_are_missing_the_words_say_how_to_get_them(monkeypatch):

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +13,7 @@ from matplotlib.figure import Figure
 import experiments
 from experiments import few_shot, images, omniglot, study
 from experiments.images import PROTOCOLS, Variant, setting_of
-from metaprior import data
+from metaprior import data, recipes
 from metaprior.classes import ClassScores
 from metaprior.data import Images, ImageSet
 
@@ -162,6 +163,29 @@ def test_asides_differ_in_one_thing_and_say_how_long_they_train():
     changed, plain = (few_shot.put(settings, (aside[0], kind, aside[2])) for kind in ("bf16", "best"))
     assert replace(changed.settings, precision=None, iterations=settings.iterations) == plain.settings
     assert (changed.settings.precision, changed.settings.iterations) == ("bf16", 7)
+
+
+def test_what_is_chosen_for_single_cells_reaches_no_other():
+    settings = replace(omniglot.SMOKE, chosen=(("*5s/*/maml", {"rate": 7.0}),), shortened=(("*5s/*", 20), ("*", 30)))
+    rate = lambda *cell: few_shot.put(settings, cell).learner.method.rate
+    usual = recipes.recipe("omniglot", "maml")["rate"]
+    assert [rate(setting, "best", "maml") for setting in ("5w5s", "20w5s", "5w1s")] == [7.0, 7.0, usual]
+    assert (
+        few_shot.put(settings, ("5w5s", "paper", "gem-bml+")).learner.method
+        == few_shot.put(omniglot.SMOKE, ("5w5s", "paper", "gem-bml+")).learner.method
+    )
+    iterations = [few_shot.iterations_of(settings, (setting, "best", "maml")) for setting in ("5w5s", "5w1s")]
+    assert iterations == [20, 30]
+
+
+def test_a_cell_that_is_added_leaves_the_kept_ones_alone():
+    cell, place = ("5w1s", "best", "maml"), lambda settings: study._place(omniglot.STUDY, settings, cell, Path())
+    more = replace(omniglot.SMOKE, settings=("5w1s", "5w5s"), methods=("maml",), shortened=(("5w5s/*", 7),))
+    assert place(more) == place(omniglot.SMOKE)
+    for changed in (
+        {"shortened": (("5w1s/*", 7),)}, {"seeds": (5,)}, {"validation": 3}, {"chosen": (("*", {"rate": 7.0}),)}
+    ):  # fmt: skip
+        assert place(replace(omniglot.SMOKE, **changed)) != place(omniglot.SMOKE), changed
 
 
 def test_a_recipe_that_changes_leaves_no_kept_cell(monkeypatch):

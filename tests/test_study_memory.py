@@ -27,7 +27,7 @@ def test_both_stages_take_the_steps_where_there_are_two():
     assert {"gem-bml", "gem-bml+", "fomaml", "reptile", "imaml", "maml", "amortized-bml"} < set(
         compute_memory.Settings().methods
     )
-    assert compute_memory.Settings().steps == (1, 2, 5, 10, 20, 50)
+    assert {2, 50} <= set(compute_memory.Settings().steps)
 
 
 def test_time_is_not_that_of_an_iteration_that_is_reported_on():

@@ -126,9 +126,10 @@ def _kl(q, p):
 def _expected_log_prob(key: Key, likelihood: Likelihood, q: LastLayer, batch: Batch, num_samples: int = 1):
     r"""$\log p(y|\bar f) - \tfrac12 \sum \mathrm{var}(f) / \text{noise}^2$: exact, the log density being quadratic in f."""
     del key, num_samples
-    outputs = likelihood.outputs(HeadParams(q.features, q.mean), batch)
+    # A unit head reads the features off; answers by the mean follow from them, without a second way through the network.
     features = likelihood.outputs(HeadParams(q.features, jnp.eye(q.mean.shape[0], dtype=q.mean.dtype)), batch)
     with exact_products():
+        outputs = features @ q.mean
         variances = jnp.square(features @ cholesky(Full(q.mean, q.tril))).sum(axis=1)
     curvature = _curvature(likelihood, outputs, batch)
     return likelihood.log_density(outputs, batch).sum() + 0.5 * (curvature * variances[:, None]).sum()
