@@ -120,7 +120,7 @@ def measure(settings: Settings, cell: study.Cell) -> study.Results:
         )
         printed = PAPER.get(settings.tasks, {}).get(name, {}).get(setting)
         paper = printed if protocol == "paper" and kind in ("best", "paper") else None
-        words = f"{setting}, {'the paper’s settings' if kind == 'paper' else kind}"
+        words = f"{setting}, {'the paper’s settings' if kind == 'paper' else kind}{_shorter(settings, cell)}"
         found += images.rows(result, setting=words, method=name, protocol=protocol, paper=paper)
         single[protocol] = np.round(100 * result.accuracy.astype(float).mean(axis=0), 2)
     curve = {
@@ -143,6 +143,12 @@ def seeds_of(settings: Settings, cell: study.Cell) -> tuple[int, ...]:
 def iterations_of(settings: Settings, cell: study.Cell) -> int:
     """Of a training: what costs more a step gets fewer of them."""
     return _fitting(settings.shortened, cell, settings.iterations)
+
+
+def _shorter(settings: Settings, cell: study.Cell) -> str:
+    """The mark of a training with fewer iterations than usual here."""
+    count = iterations_of(settings, cell)
+    return f", {count:,} iterations" if count < settings.iterations else ""
 
 
 def _fitting(patterns: Sequence[tuple[str, Any]], cell: study.Cell, otherwise: Any) -> Any:

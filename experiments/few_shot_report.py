@@ -6,7 +6,6 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from experiments import images, study
-from experiments.few_shot import REPEATED
 from experiments.images import PROTOCOLS
 from metaprior import figures
 
@@ -56,9 +55,9 @@ def _draw(axes, results: study.Results, setting: str) -> None:
 
 
 def _label(row: Mapping[str, Any]) -> str:
-    kind = row["setting"].partition(", ")[2]
+    _, kind, *mark = row["setting"].split(", ")
     words = {"best": "", "the paper’s settings": ", as printed"}
-    return row["method"] + words.get(kind, f", {kind}")
+    return row["method"] + words.get(kind, f", {kind}") + "".join(f", {part}" for part in mark)
 
 
 def remarks(results: study.Results) -> list[str]:
@@ -74,14 +73,31 @@ def remarks(results: study.Results) -> list[str]:
             )
     failed = [name for name, curve in results["curves"].items() if not all(curve["finite"])]
     sentences.append(f"Trainings that left the finite numbers: {', '.join(failed) or 'none'}.")
-    sentences.append(
-        f"{', '.join(REPEATED)} have {len(results['settings']['seeds'])} seeds, the other methods one; "
-        f"all have {results['settings']['iterations']:,} iterations"
-        + "".join(f", {kind} {count:,}" for kind, count in results["settings"]["shortened"])
-        + "."
-    )
+    sentences += _effort(results)
     if not (study.RESULTS / "image-search.json").exists():
         sentences.append(
             "The settings called best are recipes from short trials: the search of settings has no results yet."
         )
     return sentences
+
+
+def _effort(results: study.Results) -> list[str]:
+    """Seeds and iterations of the trainings, and what was chosen for single ones."""
+    settings, longer, several = results["settings"], {}, set()
+    for name, curve in results["curves"].items():
+        if len(curve["seeds"]) > 1:
+            several.add(name.split("/")[2])
+        if curve["iterations"] > settings["iterations"]:
+            longer.setdefault(curve["iterations"], []).append(" ".join(name.split("/")[::2]))
+    seeds = (
+        f"{', '.join(sorted(several))} have {len(settings['seeds'])} seeds, the other methods one." if several else ""
+    )
+    more = "".join(f"; {count:,}: {', '.join(names)}" for count, names in longer.items())
+    said = [f"Iterations: {settings['iterations']:,} where a row does not say fewer{more}."]
+    said += [f"Chosen on validation classes for {pattern}: {_told(fields)}." for pattern, fields in settings["chosen"]]
+    return [*([seeds] if seeds else ["One seed."]), *said]
+
+
+def _told(fields: Mapping[str, Any]) -> str:
+    plain = {**fields, **fields.get("options", {})}
+    return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in plain.items() if name != "options")
