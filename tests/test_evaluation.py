@@ -1,9 +1,11 @@
 """Evaluation at chosen numbers of steps is evaluation at all of them, looked at where asked."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from metaprior import evaluation
 from metaprior.evaluation import TEST_SEED, VALIDATION_SEED, calibrate_steps, evaluate, scores
 from metaprior.predict import Calibration
 from metaprior.settings import Settings, assemble
@@ -73,3 +75,27 @@ def test_a_calibration_of_too_few_steps_is_refused(start):
     short = Calibration(*(jax.numpy.zeros(2) for _ in Calibration._fields))
     with pytest.raises(ValueError, match="calibrated for 1 steps, asked for 4"):
         scores(setup, state, short, at=(0, 2, 4), num_tasks=2)
+
+
+def test_large_images_are_judged_a_few_tasks_at_a_time():
+    """Images of all numbers of steps side by side, at most so many pixels; never less than one task."""
+    pool = (jax.ShapeDtypeStruct((40, 84, 84, 3), jnp.uint8), jax.ShapeDtypeStruct((2, 20), jnp.int32))
+    setup = assemble(Settings(tasks="miniimagenet", ways=2))
+    count = lambda setup, steps: evaluation.side_by_side(setup, range(steps), 600, pool)
+    assert count(setup, 10) == evaluation.PIXELS // ((2 + 10 * 2 * 15) * 84 * 84) == 1
+    assert count(setup, 1) == evaluation.PIXELS // ((2 + 2 * 15) * 84 * 84) == 17
+    assert count(setup, 1000) == 1
+    assert count(assemble(Settings()), 1000) == evaluation.TOGETHER
+
+
+@pytest.mark.parametrize("at", [(0,), (0, 1, 4), (2, 3)])
+def test_an_exact_posterior_is_judged_once_for_all_numbers_of_steps(at):
+    """Every step after the first changes nothing, and costs nothing; taken one by one they give the same."""
+    setup = assemble(Settings(method="gem-bml+last-layer", hidden=(4,)))
+    state, key = initial_state(setup), jax.random.key(3)
+    once = evaluation.adapted_parts(setup, setup.predictor, state, key, at)
+    method = setup.learner.method._replace(inference="another name")
+    plain = setup._replace(learner=setup.learner._replace(method=method))
+    each = evaluation.adapted_parts(plain, setup.predictor, state, key, at)
+    for a, b in zip(jax.tree.leaves(once), jax.tree.leaves(each), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-9)

@@ -20,6 +20,8 @@ from metaprior.types import Data
 VALIDATION_SEED, TEST_SEED = 1_000_001, 5_000_011
 RARE = 100  # bins with fewer predictions do not count in the largest calibration error
 NEAR = 0.5  # inputs closer than this to a support point count as near
+TOGETHER = 25  # tasks that are judged side by side, at most
+PIXELS = 4_000_000  # of all their images after all numbers of steps: what a network keeps of them is hundreds of times as much
 
 
 class TaskScores(NamedTuple):
@@ -48,7 +50,8 @@ def adapted_parts(setup: Setup, predictor: Predictor, state: State, key, at: Seq
     key_task, key_adapt, key_predict = jax.random.split(key, 3)
     state = for_classes(setup, state, setup.tasks.outputs)
     episode = setup.tasks.evaluation(key_task, *pool)
-    posteriors = setup.learner.adapt(key_adapt, state, episode.support, max(at))
+    exact = setup.learner.method.inference == "conjugate"  # every step after the first changes nothing
+    posteriors = setup.learner.adapt(key_adapt, state, episode.support, min(max(at), 1) if exact else max(at))
     nothing = Data(episode.support.x[:0], episode.support.y[:0])
 
     def prepare(q, support):
@@ -57,7 +60,10 @@ def adapted_parts(setup: Setup, predictor: Predictor, state: State, key, at: Seq
     # Before the first step nothing has been learned from the support: the prior predictive must not be conditioned on it.
     first = prepare(jax.tree.map(lambda leaf: leaf[0], posteriors), nothing) if at[0] == 0 else None
     later = jnp.asarray([step for step in at if step > 0], int)
-    rest = jax.vmap(lambda q: prepare(q, episode.support))(jax.tree.map(lambda leaf: leaf[later], posteriors))
+    different = jnp.minimum(later, 1)[:1] if exact else later
+    rest = jax.vmap(lambda q: prepare(q, episode.support))(jax.tree.map(lambda leaf: leaf[different], posteriors))
+    if exact:
+        rest = jax.tree.map(lambda leaf: jnp.repeat(leaf, len(later), axis=0), rest)
     return first, rest, episode
 
 
@@ -90,7 +96,7 @@ def calibrate_steps(
             first, rest, episode = adapted_parts(setup, predictor, state, key, at, pool)
             return first, rest, episode.query.y
 
-        first, rest, targets = jax.lax.map(one_task, keys, batch_size=min(num_tasks, 25))
+        first, rest, targets = jax.lax.map(one_task, keys, batch_size=side_by_side(setup, at, num_tasks, pool))
         by_step = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 1, 0), rest)
         later = jax.lax.map(lambda parts: calibrate(predictor, parts, targets), by_step)
         return later if first is None else _joined(calibrate(predictor, first, targets), later)
@@ -145,9 +151,20 @@ def scores(
 
     @jax.jit
     def run(keys, data):
-        return jax.lax.map(lambda key: one_task(key, data), keys, batch_size=min(num_tasks, 25))
+        together = side_by_side(setup, at, num_tasks, data)
+        return jax.lax.map(lambda key: one_task(key, data), keys, batch_size=together)
 
     return run(task_keys(jax.random.key(seed), num_tasks), setup.tasks.pool(split) if pool is None else pool)
+
+
+def side_by_side(setup: Setup, at: Sequence[int], num_tasks: int, pool: tuple) -> int:
+    """How many tasks to judge at a time: large images would fill the memory."""
+    if setup.tasks.shape is None:
+        return min(num_tasks, TOGETHER)
+    task = jax.eval_shape(setup.tasks.evaluation, jax.random.key(0), *pool)
+    height, width, _ = setup.tasks.shape
+    pixels = (task.support.x.shape[0] + len(at) * task.query.x.shape[0]) * height * width
+    return max(1, min(num_tasks, TOGETHER, PIXELS // pixels))
 
 
 def _step_numbers(steps: int, at: Sequence[int] | None) -> tuple[int, ...]:
