@@ -7,11 +7,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+import jax
 import numpy as np
 from matplotlib.figure import Figure
 
 from experiments import images, study
-from experiments.images import PROTOCOLS, Variant
+from experiments.images import PROTOCOLS, Sweep, Variant
 from metaprior import figures
 from metaprior.settings import Setup
 
@@ -38,7 +39,7 @@ class Settings:
     seeds: tuple[int, ...] = (0,)
     tasks: str = "omniglot"
     setting: str = "5w1s"
-    iterations: int = 5_000
+    iterations: int = 2_000
     optimisers: tuple[str, ...] = tuple(OPTIMISERS)
     shares: tuple[float, ...] = (0.1, 0.3, 1.0, 3.0)
     """Rates tried, as multiples of `rates`."""
@@ -55,6 +56,7 @@ RATES = {
     "rates learned": 1.0,
     "natural": 0.03,
 }
+CHUNK = 500  # iterations of one call
 SMOKE = Settings(
     iterations=5,
     optimisers=("sgd", "natural"),
@@ -81,37 +83,45 @@ def decides(settings: Settings) -> Settings:
     return replace(settings, optimisers=(), steps=())
 
 
+def rates_of(settings: Settings, name: str) -> list[float]:
+    """Those that are tried."""
+    return [float(f"{share * RATES[name]:.3g}") for share in settings.shares]
+
+
+def sweep(settings: Settings, cell: study.Cell, protocol: images.Protocol | None = None) -> tuple[Sweep, list[int]]:
+    """Every rate with every seed in one program, and the seeds."""
+    name, steps = cell
+    numbers = np.repeat(np.array(rates_of(settings, name))[:, None], len(settings.seeds), axis=0)
+    put = lambda row: _put(settings, name, int(steps), row[0], protocol)
+    return Sweep(put, numbers), list(settings.seeds) * len(settings.shares)
+
+
 def measure(settings: Settings, cell: study.Cell) -> study.Results:
     """Every rate on validation classes; the best of them on test classes."""
     name, steps = cell
-    tried = {}
-    for share in settings.shares:
-        rate = float(f"{share * RATES[name]:.3g}")
-        put = partial(_put, settings, name, int(steps), rate)
-        trained = images.train(put(), settings.seeds)
-        found = images.judge(
-            put(), trained.states, steps=images.TEST_STEPS, num_tasks=settings.validation, validation=settings.validation,
-            split="validation",
-        )  # fmt: skip
-        value = float(found.accuracy.mean()) if all(trained.finite) else -1.0
-        tried[rate] = (value, put, trained)
-    best = max(tried, key=lambda rate: tried[rate][0])
-    _, put, trained = tried[best]
-    found = images.judge(
-        put(protocol=PROTOCOLS["paper"]), trained.states, steps=images.TEST_STEPS, num_tasks=settings.test_tasks,
-        validation=settings.validation,
-    )  # fmt: skip
+    trained = images.train(*sweep(settings, cell), chunk=min(settings.iterations, CHUNK))
+    judge = partial(images.judge, steps=images.TEST_STEPS, validation=settings.validation)
+    found = judge(sweep(settings, cell)[0], trained.states, num_tasks=settings.validation, split="validation")
+    accuracy = np.asarray(found.accuracy, float).mean(axis=1).reshape(len(settings.shares), -1)
+    fine = np.reshape(trained.finite, accuracy.shape).all(axis=1)
+    values = np.where(fine, accuracy.mean(axis=1), -1.0)
+    best = int(values.argmax())
+    mine = slice(best * len(settings.seeds), (best + 1) * len(settings.seeds))
+    put, numbers = sweep(settings, cell, PROTOCOLS["paper"])[0]
+    states = jax.tree.map(lambda leaf: leaf[mine], trained.states)
+    tested = judge(Sweep(put, numbers[mine]), states, num_tasks=settings.test_tasks)
     words = f"{settings.setting}, {steps} step{'s' if steps != '1' else ''} in training"
-    rows = images.rows(found, setting=words, method=name, protocol="paper")
+    rows = images.rows(tested, setting=words, method=name, protocol="paper")
+    rates = rates_of(settings, name)
     curve = {
-        "rates": {str(rate): round(100 * value, 2) for rate, (value, _, _) in tried.items()},
-        "best": best,
-        "query_nll": np.round(trained.query_nll.astype(float), 4),
+        "rates": {str(rate): round(100 * value, 2) for rate, value in zip(rates, values.tolist(), strict=True)},
+        "best": rates[best],
+        "query_nll": np.round(trained.query_nll[mine].astype(float), 4),
     }
     return {"rows": rows, "curves": {"/".join(cell): curve}}
 
 
-def _put(settings: Settings, name: str, steps: int, rate: float, protocol: images.Protocol | None = None) -> Setup:
+def _put(settings: Settings, name: str, steps: int, rate: Any, protocol: images.Protocol | None = None) -> Setup:
     changes = {**OPTIMISERS[name], "rate": rate, "steps": (steps, steps)}
     if name == "rates learned":
         changes["std"] = rate**0.5  # σ₀² = α, as in the table

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.core import Tracer
 
 from metaprior.families import MeanField
 from metaprior.inference.base import mean_loss, mini_batch, require_batch_size
@@ -31,7 +32,7 @@ def natural_vi(
     likelihood: Likelihood, family: Family, *, rate: Scalar = 0.05, num_samples: int = 1, batch_size: int | None = None
 ) -> Inference:
     """Natural steps of size β = `rate`; `num_samples=0` takes gradient and curvature at the mean."""
-    if not 0 < rate <= 1:
+    if not isinstance(rate, Tracer) and not 0 < rate <= 1:
         raise ValueError(f"a natural step needs a rate β in (0, 1], got {rate}: 0.05 is a good start")
     if num_samples < 0:
         raise ValueError(f"samples per step cannot be negative, got num_samples={num_samples}: 0 takes the mean")
