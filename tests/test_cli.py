@@ -83,7 +83,7 @@ def test_every_command_teaches_by_examples(name, capsys):
     assert main([name, "--help"]) == 0
     out = capsys.readouterr().out
     assert out.startswith(f"usage: metaprior {name}")
-    assert 2 <= out.count(f"\n  metaprior {name}") <= 4
+    assert 2 <= out.count(f"\n  metaprior {name}") <= 5
 
 
 def test_settings_are_the_flags_of_train_with_their_help(capsys):

@@ -45,7 +45,7 @@ def test_unknown_names_are_missing():
 ORDER = [
     "types", "names", "scalars", "trees", "metrics", "likelihoods", "families", "last_layer", "data", "tasks", "models",
     "heads", "inference", "matrix", "rules", "methods", "optimizers", "meta", "rl", "predict", "classes", "recipes", "settings",
-    "evaluation", "codec", "checkpoints", "runs", "training", "estimates", "labelled", "learned", "figures",
+    "evaluation", "codec", "checkpoints", "runs", "training", "estimates", "labelled", "policies", "learned", "figures",
     "benchmarks", "cli", "__main__",
 ]  # fmt: skip
 

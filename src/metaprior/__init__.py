@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from metaprior.methods import get as get_method
     from metaprior.models import Model, foreign, mlp
     from metaprior.optimizers import meta_optimizer, scale_by_fisher
+    from metaprior.policies import AdaptedPolicy, LearnedPolicy, load_policy
     from metaprior.predict import Calibration, Predictive, calibrate
     from metaprior.settings import Settings, assemble
     from metaprior.tasks import Tasks
@@ -30,6 +31,7 @@ _PLACES = {
     "methods": ("METHODS", "Method", "get_method"),
     "models": ("Model", "foreign", "mlp"),
     "optimizers": ("meta_optimizer", "scale_by_fisher"),
+    "policies": ("AdaptedPolicy", "LearnedPolicy", "load_policy"),
     "predict": ("Calibration", "Predictive", "calibrate"),
     "settings": ("Settings", "assemble"),
     "tasks": ("Tasks", "get_tasks"),
@@ -43,10 +45,10 @@ except PackageNotFoundError:  # a source tree that was never installed
     __version__ = "0.0.0"
 
 __all__ = [
-    "METHODS", "Adapted", "Calibration", "Data", "Episode", "Family", "Inference", "Labelled", "Labeller",
-    "Learned", "Likelihood",
+    "METHODS", "Adapted", "AdaptedPolicy", "Calibration", "Data", "Episode", "Family", "Inference", "Labelled", "Labeller",
+    "Learned", "LearnedPolicy", "Likelihood",
     "MetaLearner", "Method", "Model", "Predictive", "Prior", "Settings", "State", "Tasks", "__version__", "assemble",
-    "calibrate", "categorical", "foreign", "gaussian", "gaussian_learned_noise", "get_method", "get_tasks", "load",
+    "calibrate", "categorical", "foreign", "gaussian", "gaussian_learned_noise", "get_method", "get_tasks", "load", "load_policy",
     "meta_learner", "meta_optimizer", "mlp", "scale_by_fisher", "trainer",
 ]  # fmt: skip
 

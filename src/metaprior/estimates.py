@@ -12,7 +12,11 @@ from metaprior.methods import Method
 from metaprior.settings import Setup
 from metaprior.training import initial_state
 
-TRIAL_ON_IMAGES, TRIAL = 3, 200  # iterations that are timed: a call costs as much as one that is over in no time
+TRIAL_ON_IMAGES, TRIAL_ON_ROLLOUTS, TRIAL = (
+    3,
+    3,
+    200,
+)  # iterations that are timed: a call costs as much as one that is over in no time
 EXHAUSTED = "RESOURCE_EXHAUSTED"  # how XLA begins to say that memory was not enough
 
 
@@ -59,7 +63,7 @@ def estimate(setup: Setup, *, iterations: int | None = None) -> Estimate:
         setup: the pieces.
         iterations: how many are to come; None takes those of the settings.
     """
-    length = TRIAL_ON_IMAGES if setup.tasks.shape is not None else TRIAL
+    length = TRIAL_ON_ROLLOUTS if setup.rl else TRIAL_ON_IMAGES if setup.tasks.shape is not None else TRIAL
     state, pool = initial_state(setup), jax.device_put(setup.tasks.pool("train"))
     began = time.perf_counter()
     compiled = _compiled(setup, length)
@@ -105,6 +109,8 @@ def knobs(setup: Setup) -> list[str]:
     """The flags that memory depends on, and their values."""
     method, settings = setup.learner.method, setup.settings
     found = [f"--meta-batch ({method.meta_batch})", f"--queries ({setup.tasks.queries})"]
+    if setup.rl is not None:
+        found.insert(1, f"--rollouts ({setup.tasks.shots})")
     if setup.tasks.shape is None:
         found.append(f"--hidden ({' '.join(map(str, settings.hidden))})")
     else:

@@ -11,6 +11,7 @@ from jaxtyping import Float
 from numpy.typing import ArrayLike
 
 from metaprior import labelled
+from metaprior.policies import is_policy
 from metaprior.predict import Calibration, Predictive, default_predictor, predict
 from metaprior.training import TEST_STEPS, Trained, open_trained
 from metaprior.types import Data, Dist
@@ -85,6 +86,8 @@ class Learned(NamedTuple):
 
 def load(folder: str | Path) -> Learned:
     """A run folder, ready to adapt: `load("run").adapt(x, y).predict(x_new)`."""
+    if is_policy(folder):
+        raise ValueError(f"{folder} is a prior over policies, which act and do not predict: use metaprior.load_policy")
     return Learned(open_trained(folder))
 
 

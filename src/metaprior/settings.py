@@ -1,6 +1,7 @@
 """What a run is: the one dataclass that configures the code, the command line and the run folder."""
 
 import dataclasses
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,12 +19,19 @@ from metaprior.names import require_known
 from metaprior.optimizers import meta_optimizer
 from metaprior.predict import Predictor, default_predictor
 from metaprior.recipes import recipe
+from metaprior.rl import rows
+from metaprior.rl.environment import Environment
+from metaprior.rl.named import ENVIRONMENTS, environment_called
+from metaprior.rl.policy import gaussian_policy
+from metaprior.rl.setup import RLSetup, rl_setup
 from metaprior.tasks import IMAGE_SETS, TASKS, Tasks
 from metaprior.tasks import get as get_tasks
 from metaprior.tasks.images import with_targets
 from metaprior.types import Likelihood
 
 IMAGES_ONLY = ("ways", "train_ways", "data_dir", "network", "filters", "pooling", "precision", "head", "augmented")
+ROLLOUTS_ONLY = ("rollouts", "acting", "horizon")
+TASK_SETS = (*TASKS, *ENVIRONMENTS)
 
 
 @dataclass(frozen=True)
@@ -41,7 +49,7 @@ class Settings:
     shots: int | None = None
     """Support points of a task; of each class, where there are classes."""
     queries: int | None = None
-    """Query points of a task in training; of each class, where there are classes."""
+    """Query points of a task in training; of each class, where there are classes; rollouts, where an agent acts."""
     hidden: tuple[int, ...] = (40, 40)
     """Widths of the hidden layers, where inputs are numbers."""
     ways: int | None = None
@@ -92,6 +100,12 @@ class Settings:
     """Step size of the meta-optimiser (Adam)."""
     decay: bool = True
     """Whether the meta-rate decays to zero over the run, as a cosine; --no-decay keeps it."""
+    rollouts: int | None = None
+    """Of an agent: trajectories that each inner step collects in a task, in training."""
+    acting: str | None = None
+    """Of an agent: which weights act, the posterior's mean, or one sample of it, held for a batch of rollouts."""
+    horizon: int | None = None
+    """Of an agent: steps of a trajectory."""
 
     def __post_init__(self):
         """Refuse numbers that cannot be, before anything is built."""
@@ -103,9 +117,21 @@ class Settings:
             value = getattr(self, name)
             if value is not None and value < 0:
                 raise ValueError(f"{name.replace('_', ' ')} cannot be negative, got {value}")
-        given = [name for name in IMAGES_ONLY if getattr(self, name) is not None and getattr(self, name) is not False]
-        if given and self.tasks in TASKS and self.tasks not in IMAGE_SETS:
-            raise ValueError(f"{self.tasks} tasks have no classes or images: leave out --{given[0].replace('_', '-')}")
+        if given := self._given(IMAGES_ONLY, unless=IMAGE_SETS):
+            raise ValueError(f"{self.tasks} tasks have no classes or images: leave out {given}")
+        if given := self._given(ROLLOUTS_ONLY, unless=ENVIRONMENTS):
+            raise ValueError(
+                f"nobody acts in {self.tasks} tasks: leave out {given}, or choose tasks that begin with rl-"
+            )
+        if given := self._given(("shots",), unless=TASKS):
+            raise ValueError(f"{self.tasks} tasks have no support points: say how many --rollouts, instead of {given}")
+
+    def _given(self, names: tuple[str, ...], *, unless: Collection[str]) -> str | None:
+        """The first flag among these that was given though the task set is none of those that it is for."""
+        if self.tasks in unless or self.tasks not in TASK_SETS:
+            return None
+        given = [name for name in names if getattr(self, name) is not None and getattr(self, name) is not False]
+        return f"--{given[0].replace('_', '-')}" if given else None
 
 
 class Setup(NamedTuple):
@@ -117,25 +143,25 @@ class Setup(NamedTuple):
     likelihood: Likelihood
     learner: MetaLearner
     predictor: Predictor
+    rl: RLSetup | None = None  # where an agent acts: its environment, and what its meta-step is
+
+
+def usual(tasks: str) -> Settings:
+    """What a task set is learned with if nobody says otherwise. Iterations of agents are long: too few for a rate that decays."""
+    of_agents: dict[str, Any] = {"iterations": 300, "hidden": (100, 100), "decay": False}
+    return Settings(tasks, **(of_agents if tasks in ENVIRONMENTS else {}))
 
 
 def method_of(settings: Settings) -> methods.Method:
     """The row, with what the settings change."""
-    row = methods.get(settings.method, **recipe(settings.tasks, settings.method))
-    names = (
-        "rate",
-        "std",
-        "temperature",
-        "widths",
-        "rates",
-        "second_stage",
-        "num_samples",
-        "estimator",
-        "optimizer",
-        "num_particles",
-        "meta_batch",
-        "meta_rate",
-    )
+    if settings.tasks in ENVIRONMENTS:
+        return _changed(rows.get(settings.method).method, settings)
+    return _changed(methods.get(settings.method, **recipe(settings.tasks, settings.method)), settings)
+
+
+def _changed(row: methods.Method, settings: Settings) -> methods.Method:
+    names = ("rate", "std", "temperature", "widths", "rates", "second_stage", "num_samples", "estimator", "optimizer",
+             "num_particles", "meta_batch", "meta_rate")  # fmt: skip
     changes: dict[str, Any] = {name: getattr(settings, name) for name in names if getattr(settings, name) is not None}
     steps = tuple(
         row.steps[i] if given is None else given for i, given in enumerate((settings.steps, settings.query_steps))
@@ -151,6 +177,7 @@ def assemble(
     method: methods.Method | None = None,
     eval_queries: int | None = None,
     inductive: bool = False,
+    environment: Environment | None = None,
 ) -> Setup:
     """From settings to a learner that can be trained: the only place where the pieces meet.
 
@@ -159,8 +186,12 @@ def assemble(
         method: one of your own, `get_method("maml", clip=10.0)`, in place of the row that the settings name.
         eval_queries: query points of a task in evaluation (of each class, where there are classes); None: as many as usual.
         inductive: whether images are classified one by one instead of together.
+        environment: where an agent acts, in place of the one that the settings name.
     """
+    require_known("task set", settings.tasks, TASK_SETS)
     method = method_of(settings) if method is None else method
+    if settings.tasks in ENVIRONMENTS:
+        return _acting(settings, method, environment)
     tasks = tasks_of(settings, eval_queries)
     exact_head = method.posterior == last_layer().name
     model = network(settings, tasks, exact_head=exact_head)
@@ -188,6 +219,26 @@ def assemble(
     else:
         predictor = default_predictor(model.apply, learner.cell.family, method.inference, num_functions=0)
     return Setup(settings, tasks, model, likelihood, learner, predictor)
+
+
+def _acting(settings: Settings, method: methods.Method, other: Environment | None) -> Setup:
+    """The same pieces, where tasks are environments and the model is a policy."""
+    environment = other or environment_called(settings.tasks, horizon=settings.horizon)
+    sizes = {name: getattr(settings, name) for name in ("rollouts", "queries", "acting")}
+    made = rl_setup(
+        environment,
+        rows.get(settings.method)._replace(method=method),
+        policy=gaussian_policy(environment.observation_size, environment.action_size, hidden=settings.hidden),
+        iterations=settings.iterations if settings.decay and settings.iterations else None,
+        check=other is not None,  # environments that have a name here are tested
+        **{name: value for name, value in sizes.items() if value is not None},
+    )
+
+    def refuse(*given: Any) -> Any:
+        raise ValueError(f"agents of {settings.tasks} act and do not predict: use metaprior.load_policy")
+
+    predictor = Predictor("none", refuse, refuse)
+    return Setup(settings, made.tasks, made.policy, made.likelihood, made.learner, predictor, made)
 
 
 def tasks_of(settings: Settings, eval_queries: int | None = None) -> Tasks:
@@ -231,8 +282,9 @@ def network(settings: Settings, tasks: Tasks, *, exact_head: bool) -> Model:
 
 
 def as_dict(settings: Settings) -> dict[str, Any]:
-    """For JSON."""
-    return dataclasses.asdict(settings)
+    """For JSON. Words for agents are left out where there is none: what was kept before there were any stays what it is."""
+    values = dataclasses.asdict(settings)
+    return {name: value for name, value in values.items() if name not in ROLLOUTS_ONLY or value is not None}
 
 
 def from_dict(values: dict[str, Any]) -> Settings:

@@ -10,13 +10,15 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from metaprior import checkpoints, runs
 from metaprior.classes import class_predictor
-from metaprior.evaluation import calibrate_steps
+from metaprior.evaluation import VALIDATION_SEED, calibrate_steps
 from metaprior.meta import Info, State, trainer
 from metaprior.predict import Calibration
+from metaprior.rl.progress import looker
+from metaprior.rl.replay import iteration_fault
 from metaprior.settings import Setup, as_dict, assemble, from_dict
 from metaprior.types import Episode
 
@@ -43,6 +45,7 @@ class Progress(NamedTuple):
     iteration: int
     info: Info  # averaged over the chunk
     warnings: list[str]
+    returns: tuple[float, ...] = ()  # of agents: before and after one update, see `rl.progress`
 
 
 def initial_state(setup: Setup, seed: int | Int[Array, ""] | None = None) -> State:
@@ -85,7 +88,8 @@ def train(
     runs.rewind(run, int(state.iteration))
     compiled = jax.jit(trainer(setup.learner, setup.tasks.sample, setup.learner.method.meta_batch), static_argnums=1)
     trial, pool = trial_episode(setup).support, jax.device_put(setup.tasks.pool("train"))
-    last_saved, rows = int(state.iteration), []
+    look = looker(setup.rl, VALIDATION_SEED) if setup.rl is not None else lambda state: np.zeros(0)
+    last_saved, rows, explained = int(state.iteration), [], False
     with _deferred_interrupt() as interrupted:
         while (done := int(state.iteration)) < setup.settings.iterations:
             # Chunks end on multiples of `chunk`, so that a resumed run repeats the very same calls.
@@ -94,16 +98,20 @@ def train(
             infos = jax.tree.map(np.asarray, infos)
             if not infos.finite.all():
                 _save(run, state, rows)
-                _raise_diverged(run, done, infos)
+                _raise_diverged(run, done, infos, _fault(setup, compiled, state, ~infos.finite))
+            if infos.left_out.any() and not explained:  # once: to live through an iteration again takes its time
+                fault, explained = _fault(setup, compiled, state, infos.left_out > 0), True
+                notes = notes + ([f"{fault}; this task was left out"] if fault else [])
             state, done = next_state, done + length
-            rows.append(_row(done, infos))
+            returns = tuple(look(state).tolist())
+            rows.append(_row(setup, done, infos, returns))
             # Asked once: an interrupt that arrives between saving and raising must wait for the next chunk.
             finished, stop = done >= setup.settings.iterations, interrupted()
             if done - last_saved >= checkpoint_every or finished or stop:
                 notes = notes + _watch(setup, state, trial)
                 _save(run, state, rows)
                 last_saved, rows = done, []
-            report(Progress(done, _chunk_mean(infos), notes))
+            report(Progress(done, _chunk_mean(infos), notes, returns))
             notes = []
             if stop and not finished:
                 raise Interrupted(f"stopped at iteration {done}; saved in {run.folder}; go on with --resume")
@@ -117,7 +125,14 @@ def restored_state(setup: Setup, run: runs.Run) -> tuple[State, list[str]]:
     start = initial_state(setup)
     if not checkpoints.available(run.checkpoints):
         return start, []
-    restored = checkpoints.restore(run.checkpoints, start)
+    try:
+        restored = checkpoints.restore(run.checkpoints, start)
+    except checkpoints.CheckpointError:
+        raise
+    except ValueError as error:
+        if setup.rl is None:
+            raise
+        raise ValueError(f"{setup.rl.misfit(run.folder)} ({error})") from None
     return restored.tree, list(restored.notes)
 
 
@@ -151,13 +166,19 @@ class Trained(NamedTuple):
     inductive: Calibration | None = None  # of images: for each answered by itself, if that was fitted
 
 
-def open_trained(folder: str | Path, *, steps: int = TEST_STEPS) -> Trained:
-    """Open a run folder for adaptation; calibrates on validation tasks if that has not been done for so many steps."""
+def open_state(folder: str | Path) -> tuple[Setup, State, list[str]]:
+    """Of a run folder: what is built from its settings, where training stands, and a note for each damaged checkpoint."""
     run = runs.open_run(folder)
     setup = assemble(from_dict(dict(run.settings)))
     if not checkpoints.available(run.checkpoints):
         raise runs.RunError(f"{folder} has no checkpoint yet: train it first, metaprior train --resume --out {folder}")
-    state, notes = restored_state(setup, run)
+    return setup, *restored_state(setup, run)
+
+
+def open_trained(folder: str | Path, *, steps: int = TEST_STEPS) -> Trained:
+    """Open a run folder for adaptation; calibrates on validation tasks if that has not been done for so many steps."""
+    setup, state, notes = open_state(folder)
+    run = runs.open_run(folder)
     calibration = load_calibration(run, int(state.iteration))
     if calibration is None or calibration.log_noise.shape[0] <= steps:
         calibration = calibrate_steps(setup, state, steps=max(steps, TEST_STEPS))
@@ -197,12 +218,15 @@ def _save(run, state, rows) -> None:
     checkpoints.save(run.checkpoints, int(state.iteration), state)
 
 
-def _row(iteration: int, infos: Info) -> dict[str, Any]:
+def _row(setup: Setup, iteration: int, infos: Info, returns: tuple[float, ...]) -> dict[str, Any]:
     mean = _chunk_mean(infos)
+    if setup.rl is None:
+        found = {"query_nll": float(mean.query_nll), "elbo": float(mean.elbo)}
+    else:  # the likelihood of rollouts is a surrogate, and says nothing by itself
+        found = {"returns": list(returns), "environment_steps": iteration * setup.rl.steps_per_iteration}
     return {
         "iteration": iteration,
-        "query_nll": float(mean.query_nll),
-        "elbo": float(mean.elbo),
+        **found,
         "left_out": int(infos.left_out.sum()),
         "step_norm": float(mean.step_norm),
         "log_std": [float(v) for v in mean.log_std],
@@ -223,11 +247,26 @@ def watched_mean(values: Float[np.ndarray, "... iterations"]) -> Float[np.ndarra
     return np.where(seen.any(axis=-1), total / np.maximum(seen.sum(axis=-1), 1), np.nan)
 
 
-def _raise_diverged(run, done: int, infos: Info) -> None:
+def _fault(
+    setup: Setup, compiled: Callable[..., Any], state: State, bad: Bool[np.ndarray, " iterations"]
+) -> str | None:
+    """Of agents: what went wrong in the first bad iteration of a chunk, in words that name the task and the step."""
+    if setup.rl is None:
+        return None
+    before = int(np.argmax(bad))
+    state = compiled(state, before)[0] if before else state
+    of = setup.rl
+    return iteration_fault(
+        of.environment, of.policy, of.learner, of.tasks.sample, state, setup.learner.method.meta_batch
+    )
+
+
+def _raise_diverged(run, done: int, infos: Info, fault: str | None) -> None:
     first = done + int(np.argmin(infos.finite)) + 1
+    why = "no task had a finite gradient, or the prior was no longer finite" if fault is None else f"in {fault}"
     raise Diverged(
-        f"training diverged at iteration {first}: no task had a finite gradient, or the prior was no longer finite. "
-        f"The state at iteration {done} is kept in {run.folder}. Lower the inner rate or the meta-rate, or freeze the widths"
+        f"training diverged at iteration {first}: {why}. The state at iteration {done} is kept in {run.folder}. "
+        "Lower the inner rate or the meta-rate, or freeze the widths"
     )
 
 

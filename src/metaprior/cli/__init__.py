@@ -13,7 +13,7 @@ COMMANDS = {
     "evaluate": ("metaprior.cli.evaluate", "judge a learned prior on unseen tasks"),
     "adapt": (
         "metaprior.cli.adapt",
-        "adapt a learned prior to points of a CSV file, or to a folder of photos, and predict",
+        "adapt a learned prior to points of a CSV file, a folder of photos, or an agent's goal",
     ),
     "methods": ("metaprior.cli.methods", "list the methods and what each is made of"),
     "data": ("metaprior.cli.data", "look at a folder of images, or download Omniglot"),

@@ -9,9 +9,10 @@ import tyro
 from jaxtyping import Float
 
 from metaprior import figures, learned, runs
-from metaprior.cli import console, label, outputs
+from metaprior.cli import act, console, label, outputs
 from metaprior.cli.arguments import parse
 from metaprior.cli.points import read_columns
+from metaprior.policies import is_policy
 from metaprior.tasks import IMAGE_SETS
 from metaprior.training import TEST_STEPS
 
@@ -29,7 +30,10 @@ a prior of images meets a folder with a sub-folder of pictures for each class, a
   metaprior adapt runs/characters scans --at new/page1.png --invert --out labelled
 
 examples/cat/*.jpg and examples/dog/*.png are two classes; there may be any number from two on, a handful of pictures each.
-Written are predictions.csv (file, label, probability, a column for each class) and prediction.png, a contact sheet."""
+Written are predictions.csv (file, label, probability, a column for each class) and prediction.png, a contact sheet.
+
+a prior over policies meets a goal (metaprior adapt runs/walk --help says more):
+  metaprior adapt runs/walk --goal 0.3 -0.2 --updates 3 --out walked"""
 
 QUANTILES = {"q05": 0.05, "q25": 0.25, "q50": 0.5, "q75": 0.75, "q95": 0.95}
 GRID = 200  # inputs, where none are asked for
@@ -68,6 +72,8 @@ class Adapt:
 
 def run(argv: list[str]) -> int:
     """The command."""
+    if _acts(argv):
+        return act.run(argv)
     asked = parse(Adapt, _joined_at(argv), prog="metaprior adapt", help=HELP)
     if asked.steps < 0:
         raise ValueError(f"--steps cannot be negative, got {asked.steps}")
@@ -79,6 +85,12 @@ def run(argv: list[str]) -> int:
     else:
         _run_curve(asked)
     return 0
+
+
+def _acts(argv: list[str]) -> bool:
+    """Whether an agent is to adapt: the run is one of a policy, or a goal is named. Flags and their meaning depend on it."""
+    found = act.run_among(argv)
+    return act.names_goal(argv) or (found is not None and is_policy(found))
 
 
 def _refuse_foreign_flags(asked: Adapt, *, images: bool) -> None:

@@ -1,8 +1,9 @@
 """What people see besides results: notes, spinners, and the progress of training on a terminal or in a log file."""
 
+import math
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
@@ -106,13 +107,26 @@ def _describer() -> Callable[[list[Progress]], str]:
         now, newest = time.perf_counter(), reports[-1]
         speed = before and (newest.iteration - before[1]) / max(now - before[0], 1e-9)
         before, left_out = (now, newest.iteration), left_out + sum(int(report.info.left_out) for report in reports)
-        parts = [f"query NLL {float(newest.info.query_nll):.3f}"]
+        parts = [in_returns(newest.returns) if newest.returns else f"query NLL {float(newest.info.query_nll):.3f}"]
         for word, logs in (("widths", newest.info.log_std), ("rates ×", newest.info.log_rate)):
             parts += [f"{word} {extent(np.asarray(logs))}"] if np.isfinite(logs).all() else []
-        parts += [f"{speed:,.0f} it/s"] if speed else []
+        parts += [f"{speed:,.{0 if speed >= 10 else 1}f} it/s"] if speed else []
         return "  ".join([*parts, *([f"{left_out} tasks left out"] if left_out else [])])
 
     return describe
+
+
+def in_returns(returns: Sequence[float | None]) -> str:
+    """What a look at a few validation tasks found; a dash where it is no number.
+
+    >>> in_returns((-41.7, None))
+    'return −41.7, after an update –'
+    """
+    known = [value is not None and math.isfinite(value) for value in returns]
+    before, after = (
+        f"{value:,.1f}".replace("-", "−") if sure else "–" for value, sure in zip(returns, known, strict=True)
+    )
+    return f"return {before}, after an update {after}"
 
 
 def extent(logs: Float[np.ndarray, "3"]) -> str:

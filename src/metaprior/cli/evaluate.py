@@ -8,11 +8,12 @@ from typing import Annotated, Any
 
 import tyro
 from rich import box
+from rich.console import Group
 from rich.table import Table
 
-from metaprior import evaluation, training
+from metaprior import evaluation, policies, training
 from metaprior.checkpoints import write_atomically
-from metaprior.cli import console
+from metaprior.cli import console, returns
 from metaprior.cli.arguments import parse
 from metaprior.settings import assemble
 from metaprior.training import Trained
@@ -23,7 +24,9 @@ examples:
   metaprior evaluate runs/sine
   metaprior evaluate runs/sine --tasks-count 2000 --steps 20
   metaprior evaluate runs/sine --json | jq .mse[-1]
-  metaprior evaluate runs/characters --queries 1 --inductive"""
+  metaprior evaluate runs/characters --queries 1 --inductive
+
+Of agents: returns after 0, 1, … updates in unseen tasks; usually 40 tasks, 3 steps (updates) of 40 rollouts each."""
 
 FILE = "evaluation.json"
 SHOWN = (0, 1, 2, 5, 10)
@@ -45,6 +48,8 @@ class Evaluate:
     """Query points of a task; of each class, where there are classes."""
     inductive: bool = False
     """Classify images one by one: batch statistics come from the support alone."""
+    rollouts: int | None = None
+    """Of agents: trajectories of each update, and of each mean return."""
     out: Annotated[Path | None, tyro.conf.arg(help_behavior_hint=f"(default: RUN/{FILE})")] = None
     """File for the JSON."""
 
@@ -56,17 +61,38 @@ def run(argv: list[str]) -> int:
         raise ValueError(f"--steps cannot be negative, got {asked.steps}")
     if asked.tasks_count < 1:
         raise ValueError(f"--tasks-count must be at least 1, got {asked.tasks_count}")
+    if policies.is_policy(asked.run):
+        usual = Evaluate(asked.run, tasks_count=policies.TASKS, steps=policies.UPDATES, rollouts=policies.ROLLOUTS)
+        return _of_policy(parse(Evaluate, argv, prog="metaprior evaluate", help=HELP, default=usual))
+    if asked.rollouts is not None:
+        raise ValueError(f"--rollouts is for priors over policies, and {asked.run} is none: leave it out")
     with console.waiting(f"evaluating on {asked.tasks_count} unseen tasks"):
         trained = opened(asked)
         result = scores(trained, steps=asked.steps, tasks_count=asked.tasks_count)
-    for line in trained.notes:
+    _tell(asked, result, table(result, SHOWN), trained.notes)
+    return 0
+
+
+def _of_policy(asked: Evaluate) -> int:
+    for name in ("queries", "inductive"):
+        if getattr(asked, name):
+            raise ValueError(f"--{name} is not for agents, and {asked.run} is a prior over policies: leave it out")
+    rollouts = policies.ROLLOUTS if asked.rollouts is None else asked.rollouts
+    with console.waiting(f"acting in {asked.tasks_count} unseen tasks"):
+        prior = policies.load_policy(asked.run)
+        result = returns.scores(prior, updates=asked.steps, num_tasks=asked.tasks_count, rollouts=rollouts)
+    _tell(asked, result, returns.table(result), prior.notes)
+    return 0
+
+
+def _tell(asked: Evaluate, result: dict[str, Any], shown: Table | Group, notes: Sequence[str]) -> None:
+    for line in notes:
         console.note(line)
     if asked.json:
         print(json.dumps(result, allow_nan=False))
     else:
-        console.output().print(table(result, SHOWN))
+        console.output().print(shown)
     save(result, asked.out or asked.run / FILE, required=asked.out is not None)
-    return 0
 
 
 def opened(asked: Evaluate) -> Trained:

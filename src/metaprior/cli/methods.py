@@ -11,11 +11,13 @@ from rich.table import Table
 from metaprior.cli import console
 from metaprior.cli.arguments import parse
 from metaprior.methods import METHODS, Method
+from metaprior.rl import rows
 
 HELP = """List the methods: each is one choice of prior, posterior, inference, and cell of the matrix.
 
 examples:
   metaprior methods
+  metaprior methods --rl
   metaprior methods --json | jq '.[] | select(.row == "gem") | .name'"""
 
 LEGEND = (
@@ -54,11 +56,15 @@ class Methods:
 
     json: bool = False
     """Print a JSON list on stdout."""
+    rl: bool = False
+    """Those that learn from rollouts, as they are there: for train rl-navigation and the like."""
 
 
 def run(argv: list[str]) -> int:
     """The command."""
     asked = parse(Methods, argv, prog="metaprior methods", help=HELP)
+    if asked.rl:
+        return _of_agents(json_wanted=asked.json)
     if asked.json:
         print(json.dumps([as_dict(method) for method in METHODS], indent=2))
         return 0
@@ -66,8 +72,42 @@ def run(argv: list[str]) -> int:
     for names in [tuple(COLUMNS)] if screen.width >= ROOMY else PARTS:
         screen.print(table(names))
     screen.print(legend())
-    screen.print("\ntry one: metaprior train sinusoid --method maml")
+    screen.print("\ntry one: metaprior train sinusoid --method maml\nof agents: metaprior methods --rl")
     return 0
+
+
+def _of_agents(*, json_wanted: bool) -> int:
+    found = [rows.get(name) for name in rows.ROWS]
+    if json_wanted:
+        print(
+            json.dumps(
+                [as_dict(row.method) | {"name": row.name, "meta_update": row.meta_update} for row in found], indent=2
+            )
+        )
+        return 0
+    grid = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in ("method", "inner steps", "rate", "meta-step", "summary"):
+        grid.add_column(name, no_wrap=name == "method")
+    for row in found:
+        steps = f"{row.method.steps[0]} + {row.method.steps[1]} of {row.method.inference}"
+        grid.add_row(row.name, steps, f"{row.method.rate:g}", row.meta_update, row.summary)
+    screen = console.output()
+    screen.print(grid)
+    named = {rows.ROWS[name][1] for name in rows.ROWS}
+    others = [method.name for method in METHODS if method.name not in named and _learns(method)]
+    screen.print(
+        f"inner steps: on the support + of the second stage, each with rollouts of its own. As in the table: {', '.join(others)}"
+    )
+    screen.print("\ntry one: metaprior train rl-navigation --method maml-trpo")
+    return 0
+
+
+def _learns(method: Method) -> bool:
+    try:
+        rows.require_rollouts(method)
+    except ValueError:
+        return False
+    return True
 
 
 def as_dict(method: Method) -> dict[str, Any]:

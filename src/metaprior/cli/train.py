@@ -7,7 +7,7 @@ import shlex
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -19,18 +19,36 @@ from metaprior.cli import console
 from metaprior.cli.arguments import parse
 from metaprior.meta import State
 from metaprior.predict import Calibration
-from metaprior.settings import Settings, Setup, assemble, from_dict
-from metaprior.tasks import TASKS
+from metaprior.rl import progress
+from metaprior.rl.named import ENVIRONMENTS
+from metaprior.settings import TASK_SETS, Settings, Setup, assemble, from_dict, usual
 
 HELP = """Learn a prior from many small tasks, into a run folder.
 
 examples:
   metaprior train sinusoid --method gem-bml+ --out runs/sine
-  metaprior train sinusoid-challenging --method maml --shots 5 --hidden 100 100
+  metaprior train rl-navigation --method maml-trpo --out runs/walk
   metaprior train --resume --out runs/sine --iterations 80000
   metaprior train omniglot --method maml --meta-batch 32 --estimate
 
-Ctrl-C saves and stops; --resume goes on, and ends with the same prior as if nothing had happened."""
+Ctrl-C saves and stops; --resume goes on, and ends with the same prior as if nothing had happened. Task sets that begin with rl-
+have flags of their own: metaprior train rl-navigation --help."""
+
+OF_AGENTS = f"""Learn a prior over policies from many goals, into a run folder.
+
+examples:
+  metaprior train rl-navigation --method gem-bml+ --out runs/walk
+  metaprior train rl-navigation --method maml-trpo --rollouts 20 --queries 20 --meta-batch 20 --rate 0.1
+  metaprior train rl-cheetah-velocity --method gem-bml+ --meta-batch 40 --estimate
+  metaprior train --resume --out runs/walk --iterations 600
+
+An agent meets a goal that it does not see, collects --rollouts trajectories and takes an inner step from them, --steps times;
+then --queries more for the second stage, or for the score. Methods are those of `metaprior methods --rl`. Flags for points,
+images and classes are refused: --shots, --ways, --network, …
+
+Progress shows mean returns before and after one update, of {progress.ROLLOUTS} rollouts in each of {progress.TASKS} validation
+tasks, the same at every look. They say how training goes; how well the prior does, says metaprior evaluate. Half-cheetahs need
+pip install 'metaprior[rl]'."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +56,7 @@ class Choices(Settings):
     """What decides the outcome. `auto` is the method's own value: see `metaprior methods`."""
 
     tasks: Annotated[
-        str, tyro.conf.Positional, tyro.conf.arg(help=f"Which tasks to learn from: {', '.join(TASKS)}.")
+        str, tyro.conf.Positional, tyro.conf.arg(help=f"Which tasks to learn from: {', '.join(TASK_SETS)}.")
     ] = Settings.tasks
     hidden: Annotated[tuple[int, ...], tyro.conf.arg(metavar="INT ...")] = Settings.hidden
     """Widths of the hidden layers."""
@@ -72,7 +90,7 @@ class Train:
 
 def run(argv: list[str]) -> int:
     """The command."""
-    asked = parse(Train, argv, prog="metaprior train", help=HELP)
+    asked = _parsed(argv)
     for name in ("chunk", "checkpoint_every"):
         if getattr(asked, name) < 1:
             raise ValueError(f"--{name.replace('_', '-')} must be at least 1, got {getattr(asked, name)}")
@@ -86,6 +104,23 @@ def run(argv: list[str]) -> int:
     with opened(setup, folder, resume=asked.resume) as folder_run:
         train_into(setup, folder_run, chunk=asked.chunk, checkpoint_every=asked.checkpoint_every, quiet=asked.quiet)
     return 0
+
+
+def _parsed(argv: list[str]) -> Train:
+    """The flags; those that are not given are what is usual for the task set."""
+    named = next((word for word in argv if word in ENVIRONMENTS), None)
+    if named and {"-h", "--help"} & set(argv):
+        return parse(Train, argv, prog="metaprior train", help=OF_AGENTS, default=_usual(usual(named)))
+    asked = parse(Train, argv, prog="metaprior train", help=HELP)
+    if asked.settings.tasks not in ENVIRONMENTS:
+        return asked
+    return parse(Train, argv, prog="metaprior train", help=OF_AGENTS, default=_usual(usual(asked.settings.tasks)))
+
+
+def _usual(settings: Settings) -> Train:
+    """Of agents an iteration takes long: more looks at it, and more checkpoints."""
+    usual_flags = Train(Choices(**vars(settings)))
+    return replace(usual_flags, chunk=10, checkpoint_every=50) if settings.tasks in ENVIRONMENTS else usual_flags
 
 
 def default_folder(settings: Settings) -> Path:
@@ -113,7 +148,7 @@ def opened(setup: Setup, folder: Path, *, resume: bool) -> Iterator[runs.Run]:
 def train_into(
     setup: Setup, folder_run: runs.Run, *, chunk: int = 500, checkpoint_every: int = 2000, quiet: bool = False
 ) -> None:
-    """Train and calibrate, with progress and a summary."""
+    """Train and calibrate, with progress and a summary. Policies have nothing to calibrate."""
     began, folder, total = time.perf_counter(), folder_run.folder, setup.settings.iterations
     start = max(checkpoints.available(folder_run.checkpoints), default=0)
     try:
@@ -122,9 +157,9 @@ def train_into(
     except KeyboardInterrupt as stop:
         words = str(stop) or "stopped; go on from the last checkpoint"
         raise KeyboardInterrupt(f"{words}: metaprior train --resume --out {shlex.quote(str(folder))}") from None
-    calibration = _calibrated(setup, folder_run, state)
+    found = _found(setup, folder_run) if setup.rl else _noise(_calibrated(setup, folder_run, state))
     if not quiet:
-        console.output().print(_summary(folder_run, calibration, time.perf_counter() - began))
+        console.output().print(_summary(folder_run, found, time.perf_counter() - began))
 
 
 def _estimate(setup: Setup, *, done: int) -> Table:
@@ -141,7 +176,7 @@ def _estimate(setup: Setup, *, done: int) -> Table:
         "results": size(memory.results),
         "device": "does not say what it has" if memory.device is None else f"{size(memory.device)} in all",
         "time": f"{_duration(found.seconds)} for {found.iterations:,} iterations of {1e3 * per_iteration:.3g} ms "
-        f"({found.seconds_to_compile:.0f} s to compile), calibration not counted",
+        f"({found.seconds_to_compile:.0f} s to compile), {'looks at returns' if setup.rl else 'calibration'} not counted",
     }
     if memory.device is not None and memory.total > memory.device:
         rows["too much"] = f"lower {', '.join(estimates.knobs(setup))}"
@@ -170,7 +205,7 @@ def _done(folder: Path) -> int:
 def _with_settings_of(folder: Path, argv: list[str]) -> Train:
     """The flags again, with a run's own settings as defaults: those that were given and differ are found by `runs`."""
     kept = from_dict(dict(runs.open_run(folder).settings))
-    asked = parse(Train, argv, prog="metaprior train", help=HELP, default=Train(Choices(**vars(kept))))
+    asked = parse(Train, argv, prog="metaprior train", help=HELP, default=_usual(kept))
     if asked.settings.iterations < kept.iterations:
         raise ValueError(
             f"the run is to have {kept.iterations} iterations, --iterations {asked.settings.iterations} "
@@ -190,15 +225,30 @@ def _calibrated(setup: Setup, folder_run: runs.Run, state: State) -> Calibration
         raise KeyboardInterrupt("stopped while calibrating; the training is done and saved") from None
 
 
-def _summary(folder_run: runs.Run, calibration: Calibration, seconds: float) -> Table:
-    grid = Table.grid(padding=(0, 2))
+def _noise(calibration: Calibration) -> dict[str, str]:
     noise = [math.exp(float(value)) for value in calibration.log_noise]
+    return {"noise": f"{noise[0]:.3g} before adaptation, {noise[-1]:.3g} after {len(noise) - 1} steps (calibrated)"}
+
+
+def _found(setup: Setup, folder_run: runs.Run) -> dict[str, str]:
+    assert setup.rl is not None
+    steps = setup.settings.iterations * setup.rl.steps_per_iteration
+    rows = {"environment": f"{steps:,} steps at most, {setup.rl.steps_per_iteration:,} an iteration"}
+    if metrics := runs.read_metrics(folder_run):
+        looked = f"{progress.ROLLOUTS} rollouts in each of {progress.TASKS} validation tasks"
+        rows["returns"] = f"{console.in_returns(metrics[-1]['returns'])} ({looked})"
+    return rows
+
+
+def _summary(folder_run: runs.Run, found: dict[str, str], seconds: float) -> Table:
+    grid = Table.grid(padding=(0, 2))
     rows = {
         "run": str(folder_run.folder),
         "iterations": f"{folder_run.settings['iterations']:,} ({seconds:.0f} s)",
-        "noise": f"{noise[0]:.3g} before adaptation, {noise[-1]:.3g} after {len(noise) - 1} steps (calibrated)",
+        **found,
     }
-    if metrics := runs.read_metrics(folder_run):
+    metrics = runs.read_metrics(folder_run)
+    if metrics and "query_nll" in metrics[-1]:
         rows["query NLL"] = f"{metrics[-1]['query_nll']:.3f} after adaptation in training"
     for word, value in {**rows, "next": f"metaprior evaluate {shlex.quote(str(folder_run.folder))}"}.items():
         grid.add_row(word, value)

@@ -1,7 +1,6 @@
 """How well a prior adapts to new tasks: the mean return after every update."""
 
 import jax
-import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from metaprior.families import OBSERVE
@@ -9,7 +8,7 @@ from metaprior.meta import MetaLearner, State, task_keys
 from metaprior.models.base import Model
 from metaprior.rl.environment import Environment, Task
 from metaprior.rl.likelihood import practice
-from metaprior.rl.rollouts import rollouts, total_rewards
+from metaprior.rl.rollouts import Rollouts, rollouts, total_rewards
 from metaprior.types import Dist, Key
 
 
@@ -44,11 +43,9 @@ def adapted_returns(
         task = environment.draw(key_task)
         posteriors = learner.adapt(key_adapt, state, practice(task, count), steps)
 
-        def judged(at):  # under one key: updates are compared under the same noise
-            q = jax.tree.map(lambda leaf: leaf[at], posteriors)
-            return task_return(key_judge, learner, environment, policy, q, task, count)
-
-        return jnp.stack([judged(at) for at in range(steps + 1)])
+        # Under one key: updates are compared under the same noise. One by one: a program for all of them is compiled once.
+        judged = lambda q: task_return(key_judge, learner, environment, policy, q, task, count)
+        return jax.lax.map(judged, posteriors)
 
     return jax.vmap(one)(task_keys(key, num_tasks))
 
@@ -57,7 +54,14 @@ def task_return(
     key: Key, learner: MetaLearner, environment: Environment, policy: Model, q: Dist, task: Task, count: int
 ) -> Float[Array, ""]:
     """The mean return of `count` trajectories in one task."""
+    return total_rewards(acted_out(key, learner, environment, policy, q, task, count)).mean()
+
+
+def acted_out(
+    key: Key, learner: MetaLearner, environment: Environment, policy: Model, q: Dist, task: Task, count: int
+) -> Rollouts:
+    """`count` trajectories of a posterior in one task."""
     family, likelihood = learner.cell.family, learner.cell.likelihood
     draw = jax.tree.map(lambda leaf: leaf[0], family.samples(jax.random.fold_in(key, OBSERVE), q, 1))
     acting = likelihood.actor(family.mean(q), draw)
-    return total_rewards(rollouts(key, environment, policy, acting, task, count)).mean()
+    return rollouts(key, environment, policy, acting, task, count)

@@ -1,10 +1,10 @@
 """Anyone's Gymnasium environment as a family of tasks, through the host loop."""
 
+import weakref
 from collections.abc import Callable
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from metaprior.rl.extra import imported
@@ -43,6 +43,7 @@ def from_gymnasium(
 
     A policy acts within [−1, 1], which is mapped onto the bounds of the action space; beyond them it is clipped. A trajectory
     ends when the environment says `terminated` or `truncated`, or after `horizon` steps. The environments run one after another.
+    To learn in them, pass `hosted(pendulums)` to `rl_setup`.
 
     Args:
         make: makes one environment; called once for each trajectory that is collected at a time.
@@ -53,35 +54,34 @@ def from_gymnasium(
         describe: one line for people.
     """
     gymnasium = imported("gymnasium", by="an environment of Gymnasium's")
-    made = [make()]  # kept from one batch of rollouts to the next: making an environment may be slow
-    called = name or getattr(made[0].spec, "id", None) or type(made[0].unwrapped).__name__
-    steps = horizon if horizon is not None else getattr(made[0].spec, "max_episode_steps", None)
+    free = [make()]  # kept from one batch of rollouts to the next: making an environment may be slow
+    called = name or getattr(free[0].spec, "id", None) or type(free[0].unwrapped).__name__
+    steps = horizon if horizon is not None else getattr(free[0].spec, "max_episode_steps", None)
     if steps is None or steps < 1:
         raise ValueError(f"{called}: pass horizon=..., the most steps of a trajectory, at least 1; got {steps}")
-    low, high = _bounds(gymnasium, called, made[0])
-    inputs = _size(gymnasium, called, "observation", made[0].observation_space)
+    low, high = _bounds(gymnasium, called, free[0])
+    inputs = _size(gymnasium, called, "observation", free[0].observation_space)
     middle, half = (high + low) / 2, (high - low) / 2
 
-    def reset(keys: Key, tasks: Any) -> tuple[list[Any], list[np.ndarray]]:
-        while len(made) < len(keys):
-            made.append(make())
-        running = made[: len(keys)]
-        for index, env in enumerate(running):
+    def reset(keys: Any, tasks: Any) -> tuple[_Running, list[np.ndarray]]:
+        envs = [free.pop() if free else make() for _ in range(len(keys))]
+        for index, env in enumerate(envs):
             set_task(env, jax.tree.map(lambda leaf, index=index: np.asarray(leaf)[index], tasks))
-        # Each trajectory's own, so that batching changes nothing.
-        seeds = np.asarray(jax.vmap(lambda key: jax.random.bits(key, dtype=jnp.uint32))(keys))
-        return running, [_vector(env.reset(seed=int(seed))[0]) for env, seed in zip(running, seeds, strict=True)]
+        seen = [_vector(env.reset(seed=seed)[0]) for env, seed in zip(envs, _seeds(keys), strict=True)]
+        running = _Running(list(envs))
+        weakref.finalize(running, free.extend, envs)  # free again when nobody can act in them any more
+        return running, seen
 
     def step(
-        running: list[Any], actions: np.ndarray, tasks: Any
-    ) -> tuple[list[Any], list[np.ndarray], np.ndarray, np.ndarray]:
+        running: _Running, actions: np.ndarray, tasks: Any
+    ) -> tuple[_Running, list[np.ndarray], np.ndarray, np.ndarray]:
         del tasks
         scaled = middle + half * np.clip(actions, -1, 1)
-        results = [_act(env, action, inputs) for env, action in zip(running, scaled, strict=True)]
+        results = [_act(env, action, inputs) for env, action in zip(running.envs, scaled, strict=True)]
         observations, rewards, ended = zip(*results, strict=True)
         # An environment that has ended must not be stepped again until the next reset.
-        left = [None if done else env for env, done in zip(running, ended, strict=True)]
-        return left, list(observations), np.array(rewards, float), np.array(ended)
+        running.envs = [None if done else env for env, done in zip(running.envs, ended, strict=True)]
+        return running, list(observations), np.array(rewards, float), np.array(ended)
 
     return HostEnvironment(
         name=called,
@@ -93,6 +93,19 @@ def from_gymnasium(
         reset=reset,
         step=step,
     )
+
+
+class _Running:
+    """The environments of one batch of trajectories; None where one has ended."""
+
+    def __init__(self, envs: list[Any]):
+        self.envs = envs
+
+
+def _seeds(keys: Any) -> list[int]:
+    """Each trajectory's own, so that batching changes nothing: the words of its key."""
+    words = keys if isinstance(keys, np.ndarray) else np.asarray(jax.random.key_data(keys))
+    return [int.from_bytes(row.astype(">u4").tobytes(), "big") for row in words]
 
 
 def _act(env: Any, action: np.ndarray, inputs: int) -> tuple[np.ndarray, float, bool]:

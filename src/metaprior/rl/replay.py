@@ -4,6 +4,7 @@ A compiled program cannot stop in the middle of a rollout; a task whose numbers 
 that is random follows from the state, so the iteration can be repeated, and its first fault named.
 """
 
+import itertools
 from collections.abc import Callable
 
 import jax
@@ -35,8 +36,8 @@ def iteration_fault(
         state: before the iteration.
         meta_batch: tasks of it.
     """
-    seen: list[Rollouts] = []
-    watched = meta_learner(learner.method, _watched(learner.cell.likelihood, environment, policy, seen.append))
+    seen: list[tuple[int, Rollouts]] = []
+    watched = meta_learner(learner.method, _watched(learner.cell.likelihood, environment, policy, seen))
     key_draw, key_infer = jax.random.split(jax.random.fold_in(state.key, state.iteration))
     one = jax.jit(lambda key, episode: watched.gradient(key, state.prior, state.memory, episode)[0])
     for index, (draw, key) in enumerate(
@@ -45,18 +46,21 @@ def iteration_fault(
         seen.clear()
         jax.block_until_ready(one(key, sample(draw)))
         jax.effects_barrier()
-        for lived in seen:
+        for _, lived in sorted(seen, key=lambda pair: pair[0]):  # callbacks may come in any order
             if found := fault(environment, jax.tree.map(lambda leaf: leaf[None], lived), first_task=index):
                 return f"iteration {int(state.iteration) + 1}: {found}"
     return None
 
 
 def _watched(
-    likelihood: Likelihood, environment: Environment, policy: Model, look: Callable[[Rollouts], None]
+    likelihood: Likelihood, environment: Environment, policy: Model, seen: list[tuple[int, Rollouts]]
 ) -> Likelihood:
+    places = itertools.count()  # of `observe` in the program, which is traced in the order of what happens
+
     def observe(key, params, source):
+        place = next(places)
         lived = rollouts(key, environment, policy, params, source.task, source.slots.shape[0])
-        jax.debug.callback(look, jax.tree.map(jnp.asarray, lived))
+        jax.debug.callback(lambda lived: seen.append((place, lived)), jax.tree.map(jnp.asarray, lived))
         return likelihood.observe(key, params, source)
 
     return likelihood._replace(observe=observe)

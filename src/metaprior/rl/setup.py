@@ -1,5 +1,6 @@
 """From an environment and a row to a learner: the only place where the pieces of reinforcement learning meet."""
 
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -38,6 +39,15 @@ class RLSetup(NamedTuple):
         params = self.policy.init(key_policy) if params is None else params
         require_fits(self.environment, self.policy, params)
         return self.learner.init(key_learner, params)
+
+    def misfit(self, folder: Path) -> str:
+        """What to say of a prior that was saved there, and is not one of this policy in this environment."""
+        of = self.environment
+        return (
+            f"{of.name}, every task, step 0: the prior in {folder} was trained with another policy or environment: here "
+            f"observations are {of.observation_size} numbers, actions {of.action_size}, and the policy is {self.policy.name}; "
+            "use the settings that it was trained with"
+        )
 
     @property
     def steps_per_iteration(self) -> int:
