@@ -21,6 +21,9 @@ NAMES = (
     "miniimagenet",
     "calibration",
     "inner-optimisers",
+    "rl-navigation",
+    "rl-cheetah-velocity",
+    "rl-cheetah-direction",
     "compute-memory",
     "time-to-accuracy",
 )

@@ -1,0 +1,202 @@
+"""What is to be said about reinforcement learning: the paper's claims one by one, each with the numbers that decide it."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from experiments import study
+from experiments.rl import POLICIES, RETURNS, SCRATCH, TRUST
+
+# What the paper says of inner steps of TRPO beside plain ones: better, or worse.
+PAPER = {"rl-navigation": 1, "rl-cheetah-velocity": -1, "rl-cheetah-direction": -1}
+BOUND = 0.01  # the KL of a trust-region update
+Values = dict[tuple[str, str, str], tuple[float, float]]
+
+
+def remarks(results: study.Results) -> list[str]:
+    """Against the control, against MAML, from scratch, trust regions and the spread of policies, how it was done."""
+    said = [*_control(results), *_claims(results), *_scratch(results), *_trust(results), _hypothesis(results)]
+    return [*said, _rates(results), _lengths(results)]
+
+
+def _values(results: study.Results) -> Values:
+    """(setting, method, metric) -> mean and interval; what is not finite is left out."""
+    return {
+        (row["setting"], row["method"], row["metric"]): (row["mean"], row["ci95"] or 0.0)
+        for row in results["rows"]
+        if row["mean"] is not None
+    }
+
+
+def _updates(results: study.Results) -> range:
+    return range(1, results["settings"]["updates"] + 1)
+
+
+def _times(count: int) -> str:
+    return f"{count} update{'' if count == 1 else 's'}"
+
+
+def _control(results: study.Results) -> list[str]:
+    """Whether GEM-BML+ is better than one policy for all tasks, adapted in the same way: do intervals overlap?"""
+    values, parts = _values(results), []
+    for count in _updates(results):
+        ours, control = (values.get((RETURNS, name, f"return after {count}")) for name in ("gem-bml+", "pretrain"))
+        if ours is None or control is None:
+            continue
+        apart = abs(ours[0] - control[0]) > ours[1] + control[1]
+        which = (
+            "overlap"
+            if not apart
+            else "are apart, GEM-BML+ above"
+            if ours[0] > control[0]
+            else "are apart, GEM-BML+ below"
+        )
+        parts.append(f"after {_times(count)} {_number(*ours)} against {_number(*control)}, the intervals {which}")
+    return [f"GEM-BML+ and the control that is trained without adaptation: {'; '.join(parts)}."] if parts else []
+
+
+def _claims(results: study.Results) -> list[str]:
+    """Differences task by task: all methods meet the same tasks and the same noise."""
+    told = []
+    for other in ("maml", "maml-trpo", "gem-bml", "reptile", "fomaml", "gem-bml+rates"):
+        parts = [part for count in _updates(results) if (part := _difference(results, "gem-bml+", other, count))]
+        if parts:
+            told.append(f"GEM-BML+ minus {other}, task by task: {'; '.join(parts)}.")
+    return told
+
+
+def _difference(results: study.Results, one: str, other: str, count: int) -> str | None:
+    curves = results["curves"]
+    if one not in curves or other not in curves:
+        return None
+    found = [np.asarray(curves[name]["task_returns"], float)[..., count] for name in (one, other)]
+    mean, ci95 = study.mean_and_ci(found[0] - found[1])
+    if not np.isfinite(mean):
+        return f"after {_times(count)} some task ran away"
+    return f"{_number(mean, ci95, signed=True)} after {_times(count)} ({_verdict(mean, ci95)})"
+
+
+def _verdict(mean: float, ci95: float) -> str:
+    return "not apart" if abs(mean) <= ci95 else "better" if mean > 0 else "worse"
+
+
+def _scratch(results: study.Results) -> list[str]:
+    """How much experience of one task a prior saves."""
+    curve, values, settings = results["curves"].get(SCRATCH), _values(results), results["settings"]
+    if curve is None:
+        return []
+    means, last = np.asarray(curve["returns"], float), settings["updates"]
+    each = curve["steps"][-1] // max(curve["updates"][-1], 1)
+    parts = []
+    for name in ("gem-bml+", "maml", "pretrain"):
+        if (level := values.get((RETURNS, name, f"return after {last}"))) is None:
+            continue
+        reached = means >= level[0]
+        took = (
+            f"{curve['steps'][int(reached.argmax())]:,} steps"
+            if reached.any()
+            else f"more than {curve['steps'][-1]:,} steps"
+        )
+        parts.append(f"{took} for the {level[0]:.3g} of {name}")
+    return (
+        [
+            f"From fresh weights, with Adam at {curve['number']:g}, a policy for one task needs {', '.join(parts)}, where "
+            f"{_times(last)} of a prior take {last * each:,} steps of that task; it comes to {means[-1]:.3g} in the end. "
+            "It is looked at after a few numbers of updates, so these are upper ends."
+        ]
+        if parts
+        else []
+    )
+
+
+def _trust(results: study.Results) -> list[str]:
+    """Trust-region updates from the very same priors."""
+    parts, last = [], results["settings"]["updates"]
+    for name, curve in results["curves"].items():
+        if curve.get("by_trust") is None:
+            continue
+        gains = []
+        for count in dict.fromkeys((1, last)):
+            own, trust = (np.asarray(curve[word], float)[..., count] for word in ("task_returns", "by_trust"))
+            mean, ci95 = study.mean_and_ci(trust - own)
+            gains.append(f"{_number(mean, ci95, signed=True)} after {_times(count)} ({_verdict(mean, ci95)})")
+        parts.append(f"{name} {', '.join(gains)}")
+    told = f"What trust-region updates (KL {BOUND:g}) change in the returns, from the same priors: {'; '.join(parts)}."
+    return [told] if parts else []
+
+
+def _hypothesis(results: study.Results) -> str:
+    """The paper: trust regions help where adapted policies lie close together, and hold back where they are far apart."""
+    mine = results["settings"]["environment"]
+    all_of_them = {name: results if name == mine else _other(name) for name in PAPER}
+    parts = []
+    for name, found in all_of_them.items():
+        if found is None:
+            continue
+        values, count = _values(found), found["settings"]["updates"]
+        spread = [values.get((POLICIES, "gem-bml+", word)) for word in ("KL of the first step", "KL around the mean")]
+        own, trust = (values.get((kind, "gem-bml+", f"return after {count}")) for kind in (RETURNS, TRUST))
+        if None in (*spread, own, trust):
+            continue
+        first, around, own, trust = (pair[0] for pair in (*spread, own, trust) if pair is not None)
+        parts.append(
+            f"{name}: a first update of GEM-BML+ goes a KL of {first:.2g} ({first / BOUND:.2g} times the bound), adapted "
+            f"policies lie {around:.2g} around their mean, and trust regions change the last return by {trust - own:+.3g}, "
+            f"{'as' if (trust - own) * PAPER[name] > 0 else 'other than'} the paper finds"
+        )
+    hypothesis = (
+        "The paper supposes that trust regions help where adapted policies lie close together (A* is small) and hold back where "
+        "they lie far apart, since a bounded step does not reach them"
+    )
+    return f"{hypothesis}. {'; '.join(parts) or 'There is nothing here yet to judge that by'}."
+
+
+def _other(name: str) -> study.Results | None:
+    try:
+        found = study.load(name)
+    except ValueError:
+        return None
+    return found if found["settings"]["scale"] == "full" else None
+
+
+def _rates(results: study.Results) -> str:
+    parts = []
+    for name, curve in results["curves"].items():
+        tried = ", ".join(f"{each['number']:g}: {_or_none(each['validation'])}" for each in curve["tried"])
+        parts.append(f"{name} {curve['number']:g} ({tried})")
+    return (
+        "Meta-rates chosen on validation tasks (of a meta-step of TRPO its bound, from scratch the rate of Adam; in brackets the "
+        f"validation return of every one that was tried): {'; '.join(parts)}."
+    )
+
+
+def _or_none(value: Any) -> str:
+    return "not finite" if value is None else f"{value:.3g}"
+
+
+def _lengths(results: study.Results) -> str:
+    settings = results["settings"]
+    short = [f"{name} {count}" for name, count in settings["shortened"] if name in results["curves"]]
+    failed = [name for name, curve in results["curves"].items() if not all(curve.get("finite", [True]))]
+    left_out = {name: sum(curve.get("left_out", [0])) for name, curve in results["curves"].items()}
+    some = [f"{name} {count}" for name, count in left_out.items() if count]
+    known = {name: curve for name, curve in results["curves"].items() if curve.get("training_seconds")}
+    speeds = [
+        f"{name} {curve['iterations'][-1] * curve['steps_per_iteration'] * len(settings['seeds']) / 1e6:.3g} million in "
+        f"{curve['training_seconds']:.0f} s"
+        for name, curve in known.items()
+    ]
+    return (
+        f"All train {settings['iterations']} iterations{_listed(', for cost: ', short)}. Trainings that left the finite "
+        f"numbers: {', '.join(failed) or 'none'}{_listed('; tasks left out of meta-steps: ', some)}. "
+        f"Environment steps of training, all seeds, and their time, looks included: {', '.join(speeds) or 'not known'}."
+    )
+
+
+def _listed(words: str, parts: Sequence[str]) -> str:
+    return f"{words}{', '.join(parts)}" if parts else ""
+
+
+def _number(mean: float, ci95: float, *, signed: bool = False) -> str:
+    return f"{mean:{'+' if signed else ''}.2f} ± {ci95:.2f}"

@@ -1,0 +1,169 @@
+"""Meta-training on rollouts, looked at on validation tasks on the way; what is cut off goes on from where it was kept."""
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from experiments import study
+from metaprior import checkpoints
+from metaprior.evaluation import VALIDATION_SEED
+from metaprior.meta import State, trainer
+from metaprior.rl.evaluation import adapted_returns
+from metaprior.rl.setup import RLSetup
+
+STATES = study.ROOT / ".cache" / "reproduce" / "states"
+SAVE_SECONDS = 20.0  # between two savings
+
+
+class Plan(NamedTuple):
+    """How a method is trained: `put` of a number, which may be traced, are the pieces; the number is what a search tries."""
+
+    put: Callable[[Any], RLSetup]
+    every: int  # iterations between two looks
+    updates: int
+    tasks: int  # of a look
+    count: int  # trajectories of each update there, and of each mean
+
+
+class Kept(NamedTuple):
+    """What training keeps on the way, on whatever machine: P trainings, K looks at the returns after 0..U updates."""
+
+    states: State
+    looks: Float[Array, "P K U"]  # NaN where they are yet to come
+    finite: Bool[Array, " P"]
+    left_out: Int[Array, " P"]  # tasks whose numbers were not finite
+    seconds: Float[Array, ""]
+
+
+def programs(plan: Plan) -> Callable[[Any, State], tuple[State, Any]]:
+    """(numbers, states) of P trainings -> `plan.every` iterations on, with (returns, finite, tasks left out).
+
+    Side by side on accelerators. A CPU is no faster with several at once, so there they take turns. Looks are programs of their
+    own that see the prior alone: methods that adapt in the same way can share what a compiler keeps.
+    """
+
+    def learn(number, state):
+        setup = plan.put(number)
+        state, infos = trainer(setup.learner, setup.tasks.sample, setup.method.method.meta_batch)(state, plan.every)
+        return state, infos.finite.all(), infos.left_out.sum().astype(jnp.int32)
+
+    train_all, look_at_all = _of_many(learn), _of_many(lambda number, state: look(plan, plan.put(number), state))
+
+    def advance(numbers, states):
+        states, finite, left_out = train_all(numbers, states)
+        return states, (look_at_all(numbers, bare(states)), finite, left_out)
+
+    return advance
+
+
+def bare(state: State) -> State:
+    """What adaptation needs of a state, which is the same for all meta-optimisers."""
+    return state._replace(opt_state=())
+
+
+def _of_many(one: Callable[[Any, State], Any]) -> Callable[[Any, State], Any]:
+    if jax.default_backend() != "cpu":
+        return jax.jit(jax.vmap(one))
+    alone = jax.jit(one)
+
+    def in_turn(numbers, states):
+        found = [alone(number, jax.tree.map(lambda leaf, p=p: leaf[p], states)) for p, number in enumerate(numbers)]
+        return jax.tree.map(lambda *leaves: jnp.stack(leaves), *found)
+
+    return in_turn
+
+
+def look(plan: Plan, setup: RLSetup, state: State) -> Float[Array, " U"]:
+    """Mean returns on validation tasks, the same at every look and for every method."""
+    key = jax.random.key(VALIDATION_SEED)
+    known = (setup.learner, setup.environment, setup.policy, state)
+    return adapted_returns(key, *known, steps=plan.updates, num_tasks=plan.tasks, count=plan.count).mean(axis=0)
+
+
+def train(
+    plan: Plan,
+    advance: Callable[[Any, State], tuple[State, Any]],
+    numbers: Sequence[float],
+    seeds: Sequence[int],
+    iterations: int,
+    folder: Path | None = None,
+) -> Kept:
+    """P trainings, each with its number and its seed. Methods start alike: a policy follows from its seed.
+
+    Args:
+        plan: of the method.
+        advance: `programs(plan)`, made once for all trainings.
+        numbers: what `plan.put` is given.
+        seeds: as many.
+        iterations: of each.
+        folder: where they are kept on the way.
+    """
+    if iterations % plan.every:
+        raise ValueError(
+            f"{iterations} iterations are no multiple of those between two looks: make them one of {plan.every}"
+        )
+    kept, done = _begun(plan, numbers, seeds, iterations, folder)
+    saved = time.monotonic()
+    while done < iterations:
+        began = time.perf_counter()
+        states, (returns, fine, left_out) = jax.block_until_ready(advance(jnp.asarray(numbers, float), kept.states))
+        place = done // plan.every
+        kept = Kept(
+            states,
+            kept.looks.at[:, place].set(returns),
+            kept.finite & fine,
+            kept.left_out + left_out,
+            kept.seconds + (time.perf_counter() - began),
+        )
+        done += plan.every
+        if folder is not None and (time.monotonic() - saved > SAVE_SECONDS or done == iterations):
+            checkpoints.save(folder, done, kept)
+            saved = time.monotonic()
+    return kept
+
+
+def _begun(
+    plan: Plan, numbers: Sequence[float], seeds: Sequence[int], iterations: int, folder: Path | None
+) -> tuple[Kept, int]:
+    """Where training stands, and after how many iterations."""
+    first = jax.vmap(lambda number, seed: plan.put(number).init(jax.random.key(seed)))
+    states = jax.jit(first)(jnp.asarray(numbers, float), jnp.asarray(seeds))
+    unseen = jnp.full((len(seeds), iterations // plan.every, plan.updates + 1), jnp.nan)
+    none = jnp.zeros(len(seeds), jnp.int32)
+    fresh = Kept(states, unseen, jnp.ones(len(seeds), bool), none, jnp.zeros(()))
+    if folder is None or not checkpoints.available(folder):
+        return fresh, 0
+    kept = checkpoints.restore(folder, fresh).tree
+    return kept, int(kept.states.iteration[0])
+
+
+def identity(setup: RLSetup, region: Any = None) -> dict[str, Any]:
+    """All that decides a training besides its seed and length. Engines do not count: they play the same game."""
+    sizes = {"environment": setup.environment.name, "horizon": setup.environment.horizon}
+    sizes |= {"rollouts": setup.tasks.shots, "queries": setup.tasks.queries}
+    method = {"row": setup.method.method._asdict(), "meta_update": setup.method.meta_update, "region": region}
+    return study.plain({**sizes, **method})
+
+
+def state_folder(who: Any, name: str, numbers: Sequence[float], seeds: Sequence[int], iterations: int) -> Path:
+    """Where trainings are kept: another method, number, seed or length, another folder."""
+    what = json.dumps([who, list(numbers), list(seeds), iterations], sort_keys=True)
+    return STATES / f"{name}-{sha256(what.encode()).hexdigest()[:16]}"
+
+
+def chosen(numbers: Sequence[float], kept: Kept) -> tuple[float, list[dict[str, Any]]]:
+    """The number whose last look is best, averaged over updates from the first on, and what every one came to."""
+    scores = np.asarray(kept.looks, float)[:, -1, 1:].mean(axis=1)
+    scores = np.where(np.asarray(kept.finite) & np.isfinite(scores), scores, -np.inf)
+    tried = [{"number": float(n), "validation": study.finite(s)} for n, s in zip(numbers, scores, strict=True)]
+    if not np.isfinite(scores).any():
+        raise ValueError(f"no training of the search stayed finite: tried {list(numbers)}")
+    return float(numbers[int(scores.argmax())]), tried

@@ -1,0 +1,159 @@
+"""How fast agents live: environment steps a second of rollouts and of whole meta-iterations, on whatever is at hand.
+
+python -m metaprior.benchmarks.rl --out results/bench-rl.json
+python -m metaprior.benchmarks.rl --only 'navigation rollouts' --trajectories 65536
+
+Half-cheetah runs on MuJoCo's C engine where JAX computes on a CPU, and on MJX where it has an accelerator. The first call, which
+compiles, is not timed.
+"""
+
+import argparse
+import json
+import shlex
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+
+from metaprior.benchmarks.origin import commit, hardware
+from metaprior.meta import State, task_keys, trainer
+from metaprior.names import require_known
+from metaprior.rl import rows
+from metaprior.rl.named import environment_called
+from metaprior.rl.policy import gaussian_policy
+from metaprior.rl.rollouts import rollouts, total_rewards
+from metaprior.rl.setup import rl_setup
+
+TASKS = 20  # of rollouts; trajectories are spread over them evenly
+
+
+class Scale(NamedTuple):
+    """How much is done at once."""
+
+    trajectories: int = 800
+    """Of rollouts: a meta-iteration on navigation has as many."""
+    meta_batch: int | None = None
+    """None is the paper's: 20 in navigation, 40 with half-cheetah."""
+    rollouts: int = 20
+    horizon: int | None = None
+    repeats: int = 5
+
+
+class Timed(NamedTuple):
+    """One thing that was timed."""
+
+    batch: str  # in words
+    steps: int  # of the environment in one call
+    seconds: list[float]  # of every call
+
+    @property
+    def per_second(self) -> float:
+        """Environment steps, at the median call."""
+        return self.steps / statistics.median(self.seconds)
+
+
+def time_rollouts(name: str, scale: Scale) -> Timed:
+    """Trajectories of fresh policies, one for each task, and their returns."""
+    environment = environment_called(name, horizon=scale.horizon)
+    policy = gaussian_policy(environment.observation_size, environment.action_size)
+    if scale.trajectories % TASKS:
+        raise ValueError(f"{scale.trajectories} trajectories cannot be spread over {TASKS} tasks: make them a multiple")
+    count = scale.trajectories // TASKS
+
+    def one(key):
+        key_policy, key_task, key_act = jax.random.split(key, 3)
+        weights, task = policy.init(key_policy), environment.draw(key_task)
+        return total_rewards(rollouts(key_act, environment, policy, weights, task, count)).mean()
+
+    live = jax.jit(lambda key: jax.vmap(one)(task_keys(key, TASKS)))
+    words = f"{TASKS} tasks, {count} trajectories of {environment.horizon} steps each"
+    keys = list(jax.random.split(jax.random.key(0), scale.repeats + 1))
+    return Timed(words, scale.trajectories * environment.horizon, _timed(live, keys))
+
+
+def time_iterations(name: str, scale: Scale, *, method: str = "gem-bml+") -> Timed:
+    """Whole meta-iterations, one to a call."""
+    environment = environment_called(name, horizon=scale.horizon)
+    tasks = scale.meta_batch or (20 if name == "rl-navigation" else 40)
+    setup = rl_setup(
+        environment, rows.get(method, meta_batch=tasks), rollouts=scale.rollouts, queries=scale.rollouts, check=False
+    )
+    learn = trainer(setup.learner, setup.tasks.sample, tasks)
+    step = jax.jit(lambda state: learn(state, 1)[0])
+    words = f"{tasks} tasks, {scale.rollouts}+{scale.rollouts} trajectories of {environment.horizon} steps each"
+    seconds, state = [], setup.init(jax.random.key(0))
+    for _ in range(scale.repeats + 1):
+        began = time.perf_counter()
+        state: State = jax.block_until_ready(step(state))
+        seconds.append(time.perf_counter() - began)
+    return Timed(words, setup.steps_per_iteration, seconds[1:])
+
+
+def _timed(function: Callable[..., Any], inputs: Sequence[Any]) -> list[float]:
+    """Seconds of every call but the first."""
+    seconds = []
+    for given in inputs:
+        began = time.perf_counter()
+        jax.block_until_ready(function(given))
+        seconds.append(time.perf_counter() - began)
+    return seconds[1:]
+
+
+MEASURED: dict[str, Callable[[Scale], Timed]] = {
+    "navigation rollouts": partial(time_rollouts, "rl-navigation"),
+    "navigation meta-iteration": partial(time_iterations, "rl-navigation"),
+    "half-cheetah rollouts": partial(time_rollouts, "rl-cheetah-velocity"),
+    "half-cheetah meta-iteration": partial(time_iterations, "rl-cheetah-velocity"),
+}
+
+
+def measure(scale: Scale, only: Sequence[str] = ()) -> dict[str, Timed]:
+    """What is asked for, by its name; all, if nothing is."""
+    for name in only:
+        require_known("measurement", name, MEASURED)
+    return {name: MEASURED[name](scale) for name in only or MEASURED}
+
+
+def record(found: dict[str, Timed], command: str) -> dict[str, Any]:
+    """Rows as results files have them."""
+    after = {"seeds": 1, "command": command, "hardware": hardware()}
+    made = []
+    for name, timed in found.items():
+        numbers = {"environment steps / s": timed.per_second, "s": statistics.median(timed.seconds)}
+        origin = {**after, "seconds": round(sum(timed.seconds), 1), "commit": commit()}
+        made += [
+            {"experiment": "bench-rl", "setting": timed.batch, "method": name, "metric": metric, "paper": None,
+             "mean": value, "ci95": None, **origin}
+            for metric, value in numbers.items()
+        ]  # fmt: skip
+    curves = {name: {"steps": timed.steps, "seconds": timed.seconds} for name, timed in found.items()}
+    return {"settings": {"jax": jax.__version__}, "rows": made, "curves": curves}
+
+
+def main(argv: Sequence[str]) -> int:
+    """The command; it needs nothing beside JAX and, for half-cheetah, MuJoCo."""
+    parser = argparse.ArgumentParser(prog="python -m metaprior.benchmarks.rl", description=__doc__)
+    parser.add_argument("--only", nargs="*", default=[], metavar="NAME", help=", ".join(MEASURED))
+    parser.add_argument("--out", type=Path, help="results file to write")
+    for name, default in Scale._field_defaults.items():
+        parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=default)
+    asked = parser.parse_args(argv)
+    scale = Scale(**{name: getattr(asked, name) for name in Scale._fields})
+    found = measure(scale, asked.only)
+    for name, timed in found.items():
+        print(
+            f"{name}, {timed.batch}: {timed.per_second:,.0f} steps/s, {statistics.median(timed.seconds):.3g} s a call"
+        )
+    if asked.out is not None:
+        command = shlex.join(["python", "-m", "metaprior.benchmarks.rl", *argv])
+        asked.out.write_text(json.dumps(record(found, command), indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

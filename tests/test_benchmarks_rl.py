@@ -1,0 +1,41 @@
+"""Throughput of agents: what is counted is what is done, and results files have the columns of all others."""
+
+import json
+
+import pytest
+
+from experiments import study
+from metaprior.benchmarks import rl
+from metaprior.benchmarks.rl import Scale, Timed
+
+TINY = Scale(trajectories=40, meta_batch=2, rollouts=3, horizon=4, repeats=2)
+
+
+@pytest.mark.usefixtures("quick_compile")
+def test_steps_are_those_that_are_lived():
+    """By hand: 40 trajectories of 4 steps; 2 tasks, 3 rollouts for each of two stages, 4 steps."""
+    found = rl.measure(TINY, ("navigation rollouts", "navigation meta-iteration"))
+    assert [timed.steps for timed in found.values()] == [40 * 4, 2 * (3 + 3) * 4]
+    assert all(len(timed.seconds) == 2 and min(timed.seconds) > 0 for timed in found.values())
+
+
+@pytest.mark.slow
+def test_half_cheetah_is_timed():
+    timed = rl.measure(TINY, ("half-cheetah meta-iteration",))["half-cheetah meta-iteration"]
+    assert timed.steps == 2 * (3 + 3) * 4 and timed.per_second > 0
+
+
+def test_speed_is_that_of_the_median_call(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(rl, "MEASURED", {"walk": lambda scale: Timed("a stroll", scale.trajectories, [1.0, 4.0, 2.0])})
+    assert rl.main(["--out", str(tmp_path / "bench-rl.json"), "--trajectories", "100"]) == 0
+    assert "50 steps/s" in capsys.readouterr().out
+    rows = json.loads((tmp_path / "bench-rl.json").read_text())["rows"]
+    assert all(tuple(row) == study.COLUMNS for row in rows)
+    assert [row["mean"] for row in rows] == [50.0, 2.0]
+
+
+def test_what_cannot_be_measured_is_refused():
+    with pytest.raises(ValueError, match="measurement"):
+        rl.measure(TINY, ("flying",))
+    with pytest.raises(ValueError, match="multiple"):
+        rl.time_rollouts("rl-navigation", TINY._replace(trajectories=41))
