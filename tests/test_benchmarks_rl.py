@@ -7,6 +7,7 @@ import pytest
 from experiments import study
 from metaprior.benchmarks import rl
 from metaprior.benchmarks.rl import Scale, Timed
+from metaprior.cli import bench
 
 TINY = Scale(trajectories=40, meta_batch=2, rollouts=3, horizon=4, repeats=2)
 
@@ -27,8 +28,10 @@ def test_half_cheetah_is_timed():
 
 def test_speed_is_that_of_the_median_call(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(rl, "MEASURED", {"walk": lambda scale: Timed("a stroll", scale.trajectories, [1.0, 4.0, 2.0])})
-    assert rl.main(["--out", str(tmp_path / "bench-rl.json"), "--trajectories", "100"]) == 0
-    assert "50 steps/s" in capsys.readouterr().out
+    asked = ["rl", "--trajectories", "100"]
+    assert bench.run([*asked, "--out", str(tmp_path / "bench-rl.json")]) == 0
+    assert "a stroll" in (told := capsys.readouterr().out) and " 50 " in told
+    assert bench.run([*asked, "--json"]) == 0 and json.loads(capsys.readouterr().out) == {"walk": 50.0}
     rows = json.loads((tmp_path / "bench-rl.json").read_text())["rows"]
     assert all(tuple(row) == study.COLUMNS for row in rows)
     assert [row["mean"] for row in rows] == [50.0, 2.0]

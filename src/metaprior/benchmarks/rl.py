@@ -1,21 +1,13 @@
 """How fast agents live: environment steps a second of rollouts and of whole meta-iterations, on whatever is at hand.
 
-python -m metaprior.benchmarks.rl --out results/bench-rl.json
-python -m metaprior.benchmarks.rl --only 'navigation rollouts' --trajectories 65536
-
 Half-cheetah runs on MuJoCo's C engine where JAX computes on a CPU, and on MJX where it has an accelerator. The first call, which
-compiles, is not timed.
+compiles, is not timed. The command is `metaprior bench rl`.
 """
 
-import argparse
-import json
-import shlex
 import statistics
-import sys
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -133,27 +125,3 @@ def record(found: dict[str, Timed], command: str) -> dict[str, Any]:
         ]  # fmt: skip
     curves = {name: {"steps": timed.steps, "seconds": timed.seconds} for name, timed in found.items()}
     return {"settings": {"jax": jax.__version__}, "rows": made, "curves": curves}
-
-
-def main(argv: Sequence[str]) -> int:
-    """The command; it needs nothing beside JAX and, for half-cheetah, MuJoCo."""
-    parser = argparse.ArgumentParser(prog="python -m metaprior.benchmarks.rl", description=__doc__)
-    parser.add_argument("--only", nargs="*", default=[], metavar="NAME", help=", ".join(MEASURED))
-    parser.add_argument("--out", type=Path, help="results file to write")
-    for name, default in Scale._field_defaults.items():
-        parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=default)
-    asked = parser.parse_args(argv)
-    scale = Scale(**{name: getattr(asked, name) for name in Scale._fields})
-    found = measure(scale, asked.only)
-    for name, timed in found.items():
-        print(
-            f"{name}, {timed.batch}: {timed.per_second:,.0f} steps/s, {statistics.median(timed.seconds):.3g} s a call"
-        )
-    if asked.out is not None:
-        command = shlex.join(["python", "-m", "metaprior.benchmarks.rl", *argv])
-        asked.out.write_text(json.dumps(record(found, command), indent=1) + "\n")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

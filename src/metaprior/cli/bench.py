@@ -26,11 +26,13 @@ what:
   memory     temporary memory of one meta-step, by method and number of inner steps
   sinusoid   meta-iterations per second beside PyTorch, TorchOpt, higher and a bare JAX loop, on one problem
   images     milliseconds of a meta-iteration on images beside the passes it cannot do without; MAML beside torch.func
+  rl         environment steps a second of rollouts and of whole meta-iterations
 
 examples:
   metaprior bench memory
   metaprior bench sinusoid
   metaprior bench images
+  metaprior bench rl
 
 options:
   -h, --help   this text; of a measurement: metaprior bench sinusoid --help
@@ -75,6 +77,17 @@ steps, no drawing of tasks, no reports. Both are timed in turns in one process; 
 Then second-order MAML, ours and by torch.func, from the same weights on the same episodes, whose first losses must agree.
 PyTorch comes with pip install 'metaprior[bench]'; where it is missing, that is said and left out. Random bytes stand in for
 images where METAPRIOR_DATA does not say where they are."""
+
+
+RL_HELP = """Time rollouts and whole meta-iterations of agents, in environment steps a second.
+
+examples:
+  metaprior bench rl
+  metaprior bench rl --only 'navigation rollouts' --trajectories 65540
+  metaprior bench rl --out results/bench-rl.json
+
+Half-cheetah runs on MuJoCo's own engine where JAX computes on a CPU, and on MJX where it has an accelerator; it needs
+pip install 'metaprior[rl]'. The first call, which compiles, is not timed."""
 
 
 @dataclass(frozen=True)
@@ -137,12 +150,34 @@ class Images:
     """Print one JSON object on stdout."""
 
 
+@dataclass(frozen=True)
+class RL:
+    """The flags of `metaprior bench rl`."""
+
+    only: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME ...", help_behavior_hint="(default: all)")] = ()
+    """navigation or half-cheetah, and rollouts or meta-iteration: 'navigation rollouts'."""
+    trajectories: int = 800
+    """Of rollouts; a multiple of their 20 tasks."""
+    meta_batch: int | None = None
+    """Tasks of a meta-iteration; auto: 20 of navigation, 40 of half-cheetah."""
+    rollouts: int = 20
+    """Trajectories of each inner step in a meta-iteration, and of the query."""
+    horizon: int | None = None
+    """Steps of a trajectory; auto: the environment's own."""
+    repeats: int = 5
+    """How often each is timed; the median counts."""
+    out: Annotated[Path | None, tyro.conf.arg(help_behavior_hint="(default: none)")] = None
+    """Results file to write."""
+    json: bool = False
+    """Print one JSON object on stdout: name -> environment steps a second."""
+
+
 def run(argv: list[str]) -> int:
     """The command."""
     if not argv or argv[0] in ("-h", "--help"):
         print(HELP, end="")
         return 0
-    measurements = {"memory": memory, "sinusoid": sinusoid, "images": images}
+    measurements = {"memory": memory, "sinusoid": sinusoid, "images": images, "rl": rl}
     require_known("measurement", argv[0], measurements)
     return measurements[argv[0]](argv[1:])
 
@@ -208,11 +243,29 @@ def images(argv: list[str]) -> int:
         print(json.dumps(found))
     else:
         for table in benchmark.tables(found):
-            console.output().print(images_table(*table))
+            console.output().print(words_table(*table))
     disagreements = benchmark.disagreements(found)
     for sentence in disagreements:
         console.note(f"speeds say nothing: {sentence}")
     return 1 if disagreements else 0
+
+
+def rl(argv: list[str]) -> int:
+    """`metaprior bench rl`."""
+    from metaprior.benchmarks import rl as benchmark
+
+    asked = parse(RL, argv, prog="metaprior bench rl", help=RL_HELP)
+    scale = benchmark.Scale(**{name: getattr(asked, name) for name in benchmark.Scale._fields})
+    with console.waiting("timing"):
+        found = benchmark.measure(scale, asked.only)
+    if asked.out is not None:
+        _write(asked.out, benchmark.record(found, shlex.join(["metaprior", "bench", "rl", *argv])))
+    if asked.json:
+        print(json.dumps({name: timed.per_second for name, timed in found.items()}))
+    else:
+        lines = [(name, timed.batch, f"{timed.per_second:,.0f}") for name, timed in found.items()]
+        console.output().print(words_table("agents", ("measurement", "batch", "environment steps / s"), lines))
+    return 0
 
 
 def memory_table(found: dict[str, dict[str, int]]) -> Table:
@@ -242,7 +295,7 @@ def speed_table(found: dict[str, Any]) -> Table:
     return grid
 
 
-def images_table(title: str, head: Sequence[str], lines: Sequence[Sequence[str]]) -> Table:
+def words_table(title: str, head: Sequence[str], lines: Sequence[Sequence[str]]) -> Table:
     """Words first, then numbers."""
     grid = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left")
     for place, word in enumerate(head):
