@@ -4,7 +4,6 @@ The studies `omniglot` and `miniimagenet` are this one on two sets of images.
 """
 
 import shutil
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any
@@ -68,8 +67,6 @@ class Settings:
     """In the first setting, with one thing changed (`ASIDE`): which methods."""
     shortened: tuple[tuple[str, int], ...] = ()
     """Iterations of the cells whose name fits a pattern (`20w*/best/maml`); the first that fits counts, else `iterations`."""
-    chosen: tuple[tuple[str, dict[str, Any]], ...] = ()
-    """Fields of the row that were chosen on validation classes for the cells whose name fits a pattern."""
     around: tuple[tuple[str, Any], ...] = ()
     """Fields of the settings that differ from the defaults, for all."""
     validation: int = 200
@@ -142,7 +139,8 @@ def seeds_of(settings: Settings, cell: study.Cell) -> tuple[int, ...]:
 
 def iterations_of(settings: Settings, cell: study.Cell) -> int:
     """Of a training: what costs more a step gets fewer of them."""
-    return _fitting(settings.shortened, cell, settings.iterations)
+    fitting = (count for pattern, count in settings.shortened if fnmatchcase("/".join(cell), pattern))
+    return next(fitting, settings.iterations)
 
 
 def _shorter(settings: Settings, cell: study.Cell) -> str:
@@ -151,15 +149,10 @@ def _shorter(settings: Settings, cell: study.Cell) -> str:
     return f", {count:,} iterations" if count < settings.iterations else ""
 
 
-def _fitting(patterns: Sequence[tuple[str, Any]], cell: study.Cell, otherwise: Any) -> Any:
-    """What belongs to the first pattern that the name of the cell fits."""
-    return next((value for pattern, value in patterns if fnmatchcase("/".join(cell), pattern)), otherwise)
-
-
 def put(settings: Settings, cell: study.Cell, protocol: images.Protocol | None = None) -> Setup:
     """The pieces of a cell."""
     return images.set_up(
-        variant_of(settings, cell),
+        variant_of(settings, *cell[1:]),
         tasks=settings.tasks,
         setting=cell[0],
         iterations=iterations_of(settings, cell),
@@ -174,9 +167,7 @@ def rests_on(settings: Settings, cell: study.Cell) -> dict[str, Any]:
 
 def decides(settings: Settings) -> Settings:
     """Which cells there are, and how long each trains, decides nothing for another."""
-    return replace(
-        settings, settings=(), iterations=0, methods=(), others=(), literal=(), aside=(), shortened=(), chosen=()
-    )
+    return replace(settings, settings=(), iterations=0, methods=(), others=(), literal=(), aside=(), shortened=())
 
 
 def forget(settings: Settings) -> None:
@@ -185,15 +176,10 @@ def forget(settings: Settings) -> None:
         shutil.rmtree(images.state_folder(put(settings, cell), seeds_of(settings, cell)), ignore_errors=True)
 
 
-def variant_of(settings: Settings, cell: study.Cell) -> Variant:
+def variant_of(settings: Settings, kind: str, name: str) -> Variant:
     """The method as it is run."""
-    _, kind, name = cell
     variant = literal(settings.tasks, name) if kind == "paper" else VARIANTS[name]
-    chosen = {} if kind == "paper" else _fitting(settings.chosen, cell, {})
-    return variant._replace(
-        changes={**variant.changes, **chosen},
-        around={**dict(settings.around), **variant.around, **ASIDE.get(kind, {})},
-    )
+    return variant._replace(around={**dict(settings.around), **variant.around, **ASIDE.get(kind, {})})
 
 
 def literal(tasks: str, name: str) -> Variant:

@@ -82,7 +82,7 @@ def remarks(results: study.Results) -> list[str]:
 
 
 def _effort(results: study.Results) -> list[str]:
-    """Seeds and iterations of the trainings, and what was chosen for single ones."""
+    """Seeds and iterations of the trainings."""
     settings, longer, several = results["settings"], {}, set()
     for name, curve in results["curves"].items():
         if len(curve["seeds"]) > 1:
@@ -93,11 +93,5 @@ def _effort(results: study.Results) -> list[str]:
         f"{', '.join(sorted(several))} have {len(settings['seeds'])} seeds, the other methods one." if several else ""
     )
     more = "".join(f"; {count:,}: {', '.join(names)}" for count, names in longer.items())
-    said = [f"Iterations: {settings['iterations']:,} where a row does not say fewer{more}."]
-    said += [f"Chosen on validation classes for {pattern}: {_told(fields)}." for pattern, fields in settings["chosen"]]
-    return [*([seeds] if seeds else ["One seed."]), *said]
-
-
-def _told(fields: Mapping[str, Any]) -> str:
-    plain = {**fields, **fields.get("options", {})}
-    return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in plain.items() if name != "options")
+    said = f"Iterations: {settings['iterations']:,} where a row does not say fewer{more}."
+    return [seeds or "One seed.", said]

@@ -1,6 +1,6 @@
 """Hyper-parameters of few-shot images, chosen on validation classes: the same number of trainings for every method.
 
-metaprior reproduce image-search --data-dir FOLDER                    # six settings a method side by side, on a GPU
+metaprior reproduce image-search --data-dir FOLDER                    # nine settings a method, on a GPU
 metaprior reproduce image-search --scale smoke --data-dir FOLDER
 
 The winners are the defaults of the command line (`metaprior.recipes`). No image of a test class is looked at.

@@ -13,7 +13,6 @@ FULL = Settings(
         ("20w5s/*/gem-bml+last-layer", 6_000), ("*/gem-bml+last-layer", 10_000), ("20w5s/*/imaml", 1_000), ("*/imaml", 3_000),
         ("*/bmaml", 2_000), ("20w5s/*", 2_000), ("20w1s/*/gem-bml+", 6_000), ("20w1s/*", 4_000), ("5w5s/*", 4_000),
     ),
-    chosen=(("*5s/*/gem-bml+last-layer", {"options": {"noise_std": 0.2}}),),
     aside=(("float32", ("gem-bml+last-layer",)), ("bf16", ("gem-bml+last-layer",)), ("augmented", ("gem-bml+last-layer",))),
 )  # fmt: skip
 # Learns well above 80 % in two minutes on two cores.

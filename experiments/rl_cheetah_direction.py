@@ -6,14 +6,12 @@ metaprior reproduce rl-cheetah-direction --scale smoke
 
 from dataclasses import replace
 
-from experiments import rl, rl_navigation, rl_report, study
-from experiments.rl import Settings
+from experiments import rl, rl_cheetah_velocity, rl_report, study
 
-FULL = Settings(
-    "rl-cheetah-direction", iterations=150, shortened=(("maml-trpo", 45), ("gem-bml+trpo", 45)), meta_batch=40, drawn=2,
-    search_looks=3, scratch=(0, 1, 2, 3, 5, 10, 20, 30, 50), scratch_rates=(0.003, 0.01, 0.03),
-)  # fmt: skip
-SMOKE = replace(rl_navigation.SMOKE, environment="rl-cheetah-direction", methods=("gem-bml+", "scratch"))
+FULL, SMOKE = (
+    replace(settings, environment="rl-cheetah-direction")
+    for settings in (rl_cheetah_velocity.FULL, rl_cheetah_velocity.SMOKE)
+)
 STUDY, run = study.declare(
     rl.__name__,
     report=rl_report,

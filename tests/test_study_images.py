@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 import experiments
 from experiments import few_shot, images, omniglot, study
 from experiments.images import PROTOCOLS, Variant, setting_of
-from metaprior import data, recipes
+from metaprior import data
 from metaprior.classes import ClassScores
 from metaprior.data import Images, ImageSet
 
@@ -165,26 +165,20 @@ def test_asides_differ_in_one_thing_and_say_how_long_they_train():
     assert (changed.settings.precision, changed.settings.iterations) == ("bf16", 7)
 
 
-def test_what_is_chosen_for_single_cells_reaches_no_other():
-    settings = replace(omniglot.SMOKE, chosen=(("*5s/*/maml", {"rate": 7.0}),), shortened=(("*5s/*", 20), ("*", 30)))
-    rate = lambda *cell: few_shot.put(settings, cell).learner.method.rate
-    usual = recipes.recipe("omniglot", "maml")["rate"]
-    assert [rate(setting, "best", "maml") for setting in ("5w5s", "20w5s", "5w1s")] == [7.0, 7.0, usual]
-    assert (
-        few_shot.put(settings, ("5w5s", "paper", "gem-bml+")).learner.method
-        == few_shot.put(omniglot.SMOKE, ("5w5s", "paper", "gem-bml+")).learner.method
-    )
-    iterations = [few_shot.iterations_of(settings, (setting, "best", "maml")) for setting in ("5w5s", "5w1s")]
-    assert iterations == [20, 30]
+def test_the_first_pattern_that_fits_says_how_long_a_cell_trains():
+    settings = replace(omniglot.SMOKE, shortened=(("*5s/*", 20), ("*/maml", 30)))
+    found = [
+        few_shot.iterations_of(settings, cell)
+        for cell in (("5w5s", "best", "maml"), ("5w1s", "best", "maml"), ("5w1s", "best", "fomaml"))
+    ]
+    assert found == [20, 30, omniglot.SMOKE.iterations]
 
 
 def test_a_cell_that_is_added_leaves_the_kept_ones_alone():
     cell, place = ("5w1s", "best", "maml"), lambda settings: study._place(omniglot.STUDY, settings, cell, Path())
     more = replace(omniglot.SMOKE, settings=("5w1s", "5w5s"), methods=("maml",), shortened=(("5w5s/*", 7),))
     assert place(more) == place(omniglot.SMOKE)
-    for changed in (
-        {"shortened": (("5w1s/*", 7),)}, {"seeds": (5,)}, {"validation": 3}, {"chosen": (("*", {"rate": 7.0}),)}
-    ):  # fmt: skip
+    for changed in ({"shortened": (("5w1s/*", 7),)}, {"seeds": (5,)}, {"validation": 3}, {"around": (("filters", 7),)}):
         assert place(replace(omniglot.SMOKE, **changed)) != place(omniglot.SMOKE), changed
 
 

@@ -19,7 +19,7 @@ from metaprior.names import require_known
 
 
 def quickest(*, shared: bool = False) -> str:
-    """Which of `PRODUCTS` this backend does fastest, by measurement; where there is none, its own convolution.
+    """Which of `PRODUCTS` to use on this backend: as `metaprior bench images` finds them; elsewhere its own convolution.
 
     Args:
         shared: whether all tasks have the same weights; else each has its own.

@@ -14,9 +14,10 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from metaprior.names import require_known
+from metaprior.rl.environment import Environment
 from metaprior.rl.extra import imported
 from metaprior.types import Key
 
@@ -108,6 +109,44 @@ def first_state(key: Key, rest: Float[Array, " 9"]) -> tuple[Float[Array, " 9"],
     position_key, velocity_key = jax.random.split(key)
     noise = jax.random.uniform(position_key, rest.shape, rest.dtype, -RESET_NOISE, RESET_NOISE)
     return rest + noise, RESET_NOISE * jax.random.normal(velocity_key, rest.shape, rest.dtype)
+
+
+class CheetahState(NamedTuple):
+    """All that an engine carries from one step to the next; the rest it works out anew."""
+
+    qpos: Float[Array, " 9"]
+    qvel: Float[Array, " 9"]
+    warm_start: Float[Array, " 9"]  # the last accelerations, from which the contact solver begins
+
+
+Advance = Callable[[CheetahState, Float[Array, " A"]], CheetahState]
+
+
+def pure_cheetah(goal: Goal, *, horizon: int, rest: Numbers, seconds: float, advance: Advance) -> Environment:
+    """Half-cheetah as pure functions, by any engine.
+
+    Args:
+        goal: what it is asked to do.
+        horizon: steps of a trajectory.
+        rest: positions at rest.
+        seconds: between two actions.
+        advance: (state, action within its bounds) -> the state after it.
+    """
+
+    def reset(key: Key, task: Float[Array, ""]) -> tuple[CheetahState, Float[Array, " O"]]:
+        del task
+        qpos, qvel = first_state(key, jnp.asarray(rest, float))
+        return CheetahState(qpos, qvel, jnp.zeros_like(qvel)), observation(qpos, qvel)
+
+    def step(
+        state: CheetahState, action: Float[Array, " A"], task: Float[Array, ""]
+    ) -> tuple[CheetahState, Float[Array, " O"], Float[Array, ""], Bool[Array, ""]]:
+        action = within_bounds(action)
+        after = advance(state, action)
+        reward = goal.reward(mean_velocity(state.qpos, after.qpos, seconds), action, task)
+        return after, observation(after.qpos, after.qvel), reward, jnp.zeros((), bool)
+
+    return Environment(goal.name, goal.describe, OBSERVATION_SIZE, ACTION_SIZE, horizon, goal.draw, reset, step)
 
 
 def load_model(*, iterations: int | None = None, ls_iterations: int | None = None) -> Any:

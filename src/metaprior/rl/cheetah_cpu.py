@@ -1,7 +1,7 @@
 """Half-cheetah as pure functions on MuJoCo's C engine: compiled programs call it back, all cheetahs at once.
 
 The whole state travels with the program and is loaded into the engine for every action, so that nothing is kept between calls:
-what is mapped, scanned or compiled sees a function like any other. On processors this is many times faster than MJX.
+what is mapped, scanned or compiled sees a function like any other. For processors; MJX is for accelerators.
 """
 
 import threading
@@ -9,15 +9,13 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Float
 
 from metaprior.rl import cheetah
-from metaprior.rl.cheetah_mjx import CheetahState
+from metaprior.rl.cheetah import CheetahState
 from metaprior.rl.environment import Environment
 from metaprior.rl.extra import imported
-from metaprior.types import Key
 
 
 def cheetah_cpu(goal: str = "velocity", *, horizon: int = cheetah.HORIZON, threads: int = 0) -> Environment:
@@ -31,33 +29,14 @@ def cheetah_cpu(goal: str = "velocity", *, horizon: int = cheetah.HORIZON, threa
     asked = cheetah.goal_called(goal)
     engine = imported("mujoco.batch", by="half-cheetah")
     model = cheetah.load_model()
-    advance, rest, seconds = _engine(engine, model, threads), np.array(model.qpos0), cheetah.seconds_per_step(model)
+    run = _engine(engine, model, threads)
 
-    def reset(key: Key, task: Float[Array, ""]) -> tuple[CheetahState, Float[Array, " O"]]:
-        del task
-        qpos, qvel = cheetah.first_state(key, jnp.asarray(rest, float))
-        return CheetahState(qpos, qvel, jnp.zeros_like(qvel)), cheetah.observation(qpos, qvel)
-
-    def step(
-        state: CheetahState, action: Float[Array, " A"], task: Float[Array, ""]
-    ) -> tuple[CheetahState, Float[Array, " O"], Float[Array, ""], Bool[Array, ""]]:
-        action = cheetah.within_bounds(action)
+    def advance(state: CheetahState, action: Float[Array, " A"]) -> CheetahState:
         like = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), state)
-        after = jax.pure_callback(advance, like, state, action, vmap_method="broadcast_all")
-        velocity = cheetah.mean_velocity(state.qpos, after.qpos, seconds)
-        seen = cheetah.observation(after.qpos, after.qvel)
-        return after, seen, asked.reward(velocity, action, task), jnp.zeros((), bool)
+        return jax.pure_callback(run, like, state, action, vmap_method="broadcast_all")
 
-    return Environment(
-        name=asked.name,
-        describe=asked.describe,
-        observation_size=cheetah.OBSERVATION_SIZE,
-        action_size=cheetah.ACTION_SIZE,
-        horizon=horizon,
-        draw=asked.draw,
-        reset=reset,
-        step=step,
-    )
+    seconds = cheetah.seconds_per_step(model)
+    return cheetah.pure_cheetah(asked, horizon=horizon, rest=np.array(model.qpos0), seconds=seconds, advance=advance)
 
 
 def _engine(module: Any, model: Any, threads: int) -> Callable[[Any, Any], Any]:

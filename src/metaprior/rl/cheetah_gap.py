@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from metaprior.rl.cheetah import CheetahState
 from metaprior.rl.cheetah_host import cheetah_host
-from metaprior.rl.cheetah_mjx import CheetahState
 from metaprior.rl.environment import Environment
 from metaprior.types import Key
 

@@ -5,27 +5,19 @@ and with the model's own solver MJX follows the C engine step by step. Training 
 takes most of the time; `cheetah_gap.engine_gap` says what that changes.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Float
 
 from metaprior.rl import cheetah
+from metaprior.rl.cheetah import CheetahState
 from metaprior.rl.environment import Environment
 from metaprior.rl.extra import imported
-from metaprior.types import Key
 
 TRAINING_SOLVER = {"iterations": 4, "ls_iterations": 8}
-
-
-class CheetahState(NamedTuple):
-    """All that the engine carries from one step to the next; the rest it works out anew."""
-
-    qpos: Float[Array, " 9"]
-    qvel: Float[Array, " 9"]
-    warm_start: Float[Array, " 9"]  # the last accelerations, from which the contact solver begins
 
 
 def cheetah_mjx(
@@ -47,32 +39,9 @@ def cheetah_mjx(
     mjx = imported("mujoco.mjx", by="half-cheetah on accelerators")
     source = cheetah.load_model(iterations=iterations, ls_iterations=ls_iterations)
     model, blank = _free((mjx.put_model(source, impl="jax"), mjx.make_data(source, impl="jax")))
+    advance = lambda state, action: _advance(mjx, model, blank, state, action)
     seconds = cheetah.seconds_per_step(source)
-
-    def reset(key: Key, task: Float[Array, ""]) -> tuple[CheetahState, Float[Array, " O"]]:
-        del task
-        qpos, qvel = cheetah.first_state(key, blank.qpos)
-        return CheetahState(qpos, qvel, jnp.zeros_like(qvel)), cheetah.observation(qpos, qvel)
-
-    def step(
-        state: CheetahState, action: Float[Array, " A"], task: Float[Array, ""]
-    ) -> tuple[CheetahState, Float[Array, " O"], Float[Array, ""], Bool[Array, ""]]:
-        action = cheetah.within_bounds(action)
-        after = _advance(mjx, model, blank, state, action)
-        velocity = cheetah.mean_velocity(state.qpos, after.qpos, seconds)
-        seen = cheetah.observation(after.qpos, after.qvel)
-        return after, seen, asked.reward(velocity, action, task), jnp.zeros((), bool)
-
-    return Environment(
-        name=asked.name,
-        describe=asked.describe,
-        observation_size=cheetah.OBSERVATION_SIZE,
-        action_size=cheetah.ACTION_SIZE,
-        horizon=horizon,
-        draw=asked.draw,
-        reset=reset,
-        step=step,
-    )
+    return cheetah.pure_cheetah(asked, horizon=horizon, rest=blank.qpos, seconds=seconds, advance=advance)
 
 
 def _free(tree: Any) -> Any:
