@@ -139,11 +139,13 @@ def _hypothesis(results: study.Results) -> str:
         own, trust = (values.get((kind, "gem-bml+", f"return after {count}")) for kind in (RETURNS, TRUST))
         if None in (*spread, own, trust):
             continue
-        first, around, own, trust = (pair[0] for pair in (*spread, own, trust) if pair is not None)
+        (first, _), (around, _), (own, own_ci95), (trust, trust_ci95) = (pair for pair in (*spread, own, trust) if pair)
+        settled = abs(trust - own) > (own_ci95 or 0) + (trust_ci95 or 0)
+        agrees = "as the paper finds" if (trust - own) * PAPER[name] > 0 else "other than the paper finds"
         parts.append(
             f"{name}: a first update of GEM-BML+ goes a KL of {first:.2g} ({first / BOUND:.2g} times the bound), adapted "
             f"policies lie {around:.2g} around their mean, and trust regions change the last return by {trust - own:+.3g}, "
-            f"{'as' if (trust - own) * PAPER[name] > 0 else 'other than'} the paper finds"
+            f"{agrees if settled else 'which settles nothing, the intervals overlap'}"
         )
     hypothesis = (
         "The paper supposes that trust regions help where adapted policies lie close together (A* is small) and hold back where "

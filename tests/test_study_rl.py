@@ -253,6 +253,8 @@ def test_the_hypothesis_on_trust_regions_is_told_with_the_spread_and_held_agains
     assert "change the last return by +2.5, as the paper finds" in words
     results["settings"]["environment"] = "rl-cheetah-velocity"
     assert "+2.5, other than the paper finds" in rl_remarks._hypothesis(results)
+    results["rows"][-1]["ci95"] = 3.0
+    assert "+2.5, which settles nothing, the intervals overlap" in rl_remarks._hypothesis(results)
 
 
 def test_what_ran_away_is_said():
