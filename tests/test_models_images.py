@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from metaprior.last_layer import HeadParams
-from metaprior.models import BatchNorm, Conv, conv4, conv4_features, mlp, noisy_params, resnet12, resnet12_features
+from metaprior.models import BatchNorm, conv4, conv4_features, mlp, resnet12, resnet12_features
 from metaprior.models.classifier import resize, shared
-from metaprior.models.convolution import PRODUCTS, aligned, convolve, quickest
 from metaprior.models.head import with_head
 from metaprior.models.layers import max_pool
 
@@ -49,112 +48,6 @@ def close(found, expected, *, rtol=1e-10, atol=1e-10):
 
 def inductive(model, params, support, x):
     return model.inductive(params, support, x)
-
-
-def primitives(function, *arguments):
-    """Names of what a function is made of."""
-    return str(jax.make_jaxpr(function)(*arguments))
-
-
-# Products ----------------------------------------------------------------------------------------------------------
-
-
-@by_patches
-@pytest.mark.parametrize("padding", ["SAME", "VALID"])
-def test_patches_times_a_matrix_are_the_convolution(how, padding):
-    cases = [
-        (points(2, size, size + 1, 3), points(*window, 3, 4), stride)
-        for stride in (1, 2, 3)
-        for size in (5, 6)
-        for window in ((1, 1), (3, 3), (2, 3))
-    ]
-
-    def answers(how):
-        return [convolve(x, w, stride=stride, padding=padding, how=how) for x, w, stride in cases]
-
-    found, expected = jax.jit(lambda: (answers(how), answers("direct")))()
-    close(found, expected)
-
-
-@by_patches
-@pytest.mark.parametrize("stride", [1, 2])
-def test_derivatives_of_both_orders_agree_for_tasks_with_weights_of_their_own(how, stride):
-    x, w, direction = points(2, 3, 6, 5, 2), points(2, 3, 3, 2, 4), points(2, 3, 3, 2, 4, seed=2)
-
-    def derivatives(how):
-        def loss(w, x):
-            return jnp.tanh(convolve(x, w, stride=stride, how=how)).sum()
-
-        gradient = jax.grad(loss, (0, 1))
-        return jax.vmap(lambda w, x, d: jax.jvp(lambda w: gradient(w, x), (w,), (d,)))(w, x, direction)
-
-    found, expected = jax.jit(lambda: (derivatives(how), derivatives("direct")))()
-    close(found, expected)
-
-
-def test_recomputed_patches_are_not_kept_for_the_backward_pass():
-    """What is kept are the leaves of the pullback: the nine-fold images, or the images themselves."""
-    x, w = points(2, 8, 8, 4), points(3, 3, 4, 1)
-
-    def kept(how):
-        pullback = jax.eval_shape(lambda w: jax.vjp(lambda w: convolve(x, w, how=how), w)[1], w)
-        return sum(leaf.size for leaf in jax.tree.leaves(pullback))
-
-    assert kept("patches") == 9 * x.size
-    assert kept("recomputed") <= x.size + w.size
-
-
-@pytest.mark.parametrize("estimator", ["local", "flipout"])
-def test_noise_in_weights_goes_through_any_product(estimator):
-    x, w, b = points(3, 7, 6, 2), points(3, 3, 2, 4), points(4)
-
-    def draws(key):
-        for how in PRODUCTS:
-            for bias in (b, None):
-                mean = Conv(w, bias, stride=2, how=how)
-                std = jax.tree.map(lambda leaf: jnp.full_like(leaf, 0.3), mean)
-                yield noisy_params(key, mean, std, estimator)(x), mean(x)
-
-    drawn, plain = zip(*jax.jit(lambda key: list(draws(key)))(jax.random.key(0)), strict=True)
-    for with_bias, without in ((drawn[0:2]), (drawn[2:4])):
-        close((with_bias, without), drawn[4:6])
-    assert all(np.abs(draw - mean).max() > 0.1 for draw, mean in zip(drawn, plain, strict=True))
-
-
-def test_this_machine_computes_by_patches_unless_told_otherwise():
-    assert quickest() == quickest(shared=True) == "patches"
-    x, w = points(2, 6, 6, 1), points(3, 3, 1, 2)
-    assert "conv_general_dilated" not in primitives(convolve, x, w)
-    assert "conv_general_dilated" in primitives(partial(convolve, how="direct"), x, w)
-
-
-@pytest.mark.parametrize("how", ["patches", "direct"])
-def test_short_factors_are_exact_where_nothing_is_rounded_and_near_elsewhere(how):
-    """A bf16 has 8 significant bits: rounding two factors and a result is off by less than 4 · 2⁻⁹ of the sum of sizes."""
-    short = jax.jit(partial(convolve, how=how, precision="bf16"))
-    whole = np.random.default_rng(0).integers(-2, 3, size=(2, 6, 6, 2)), np.eye(9)[:, :, None].repeat(2, 1)
-    x, w = jnp.asarray(whole[0], float), jnp.asarray(whole[1].reshape(3, 3, 2, 9), float)
-    np.testing.assert_array_equal(short(x, w), convolve(x, w))
-    x, w = points(2, 6, 6, 2), points(3, 3, 2, 4)
-    error = np.abs(short(x, w) - convolve(x, w))
-    assert short(x, w).dtype == x.dtype
-    assert (0 < error.max()) and (error <= 4 * 2.0**-9 * convolve(jnp.abs(x), jnp.abs(w))).all()
-
-
-def test_channels_of_zeros_change_nothing():
-    x, w = points(2, 6, 5, 3), points(3, 3, 3, 4)
-    wide = aligned(x, w)
-    assert (wide[0].shape, wide[1].shape) == ((2, 6, 5, 4), (3, 3, 4, 4))
-    close(convolve(*wide, stride=2), convolve(x, w, stride=2), rtol=1e-12)
-
-
-@pytest.mark.parametrize("how", ["patches", "direct"])
-def test_precision_is_asked_of_the_product(how):
-    x, w = points(2, 6, 6, 2), points(3, 3, 2, 4)
-    for precision, name in {"float32": "HIGHEST", "tf32": "HIGH"}.items():
-        made = primitives(lambda x, w, p=precision: convolve(x, w, how=how, precision=p), x, w)
-        assert f"Precision.{name}" in made
-    assert "Precision" not in primitives(partial(convolve, how=how), x, w)
 
 
 # PyTorch -----------------------------------------------------------------------------------------------------------

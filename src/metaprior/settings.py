@@ -194,7 +194,7 @@ def assemble(
         return _acting(settings, method, environment)
     tasks = tasks_of(settings, eval_queries)
     exact_head = method.posterior == last_layer().name
-    model = network(settings, tasks, exact_head=exact_head)
+    model = network(settings, tasks, exact_head=exact_head, once=_differentiated_once(method))
     if tasks.shape is not None and exact_head:
         tasks = with_targets(tasks)
     if exact_head or tasks.shape is None:
@@ -253,8 +253,20 @@ NETWORKS = ("conv4", "resnet12")
 WATCH_EVERY = 25  # iterations on images between looks at the query: its forward passes are a good part of the work
 
 
-def network(settings: Settings, tasks: Tasks, *, exact_head: bool) -> Model:
-    """The network for such tasks; with its head kept apart where that is inferred exactly."""
+def _differentiated_once(method: methods.Method) -> bool:
+    """Whether adaptation takes gradients of the network and nothing differentiates them: what Gradient-EM is for."""
+    return method.row == "gem" and method.inference in ("gradient", "preconditioned")
+
+
+def network(settings: Settings, tasks: Tasks, *, exact_head: bool, once: bool = False) -> Model:
+    """The network for such tasks; with its head kept apart where that is inferred exactly.
+
+    Args:
+        settings: what is asked for.
+        tasks: what it is to see.
+        exact_head: see above.
+        once: whether nobody takes second derivatives of it.
+    """
     if tasks.shape is None:
         sizes = (tasks.inputs, *settings.hidden)
         if exact_head:
@@ -263,7 +275,8 @@ def network(settings: Settings, tasks: Tasks, *, exact_head: bool) -> Model:
     require_known("network", settings.network or NETWORKS[0], NETWORKS)
     require_known("head", settings.head or "shared", ("shared", "own"))
     small = tasks.shape[0] < 64  # characters: strides; photographs: pooling
-    options: dict[str, Any] = {} if settings.precision is None else {"precision": settings.precision}
+    options: dict[str, Any] = {"how": quickest(shared=exact_head, once=once)}
+    options |= {} if settings.precision is None else {"precision": settings.precision}
     pools = settings.network != "resnet12"  # which does so in any case
     if not pools:
         if settings.filters is not None:
@@ -275,7 +288,7 @@ def network(settings: Settings, tasks: Tasks, *, exact_head: bool) -> Model:
         whole, features = conv4, conv4_features
     if exact_head:
         # Features are not adapted, so that all tasks share them; and what is inverted grows with their number.
-        options |= {"how": quickest(shared=True)} | ({"pool": "mean"} if pools and settings.pooling is None else {})
+        options |= {"pool": "mean"} if pools and settings.pooling is None else {}
         body, width = features(tasks.shape, **options)
         return with_head(body, width, tasks.outputs_in_training, activation=None, scale=True)
     return whole(tasks.shape, tasks.outputs_in_training, **options)

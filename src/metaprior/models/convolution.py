@@ -9,23 +9,28 @@ at the price of patches that hold every input k·k times.
 """
 
 import math
+from collections.abc import Callable
+from functools import cache
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.custom_batching import custom_vmap
 from jaxtyping import Array, Float
 
 from metaprior.names import require_known
 
 
-def quickest(*, shared: bool = False) -> str:
+def quickest(*, shared: bool = False, once: bool = False) -> str:
     """Which of `PRODUCTS` to use on this backend: as `metaprior bench images` finds them; elsewhere its own convolution.
 
     Args:
         shared: whether all tasks have the same weights; else each has its own.
+        once: whether nobody takes second derivatives.
     """
     if jax.default_backend() == "gpu":
-        return "direct" if shared else "patches"
+        return "direct" if shared else "apart" if once else "patches"
     return {"cpu": "patches"}.get(jax.default_backend(), "direct")
 
 
@@ -98,11 +103,48 @@ def _directly(x, weight, stride, padding, precision):
     return lax.conv_general_dilated(x, weight, (stride, stride), padding, dimension_numbers=names, precision=precision)
 
 
+# Above so many bytes of patches a task, cutting them out costs more than convolutions of few images at a time.
+MANY = 1 << 27
+
+
+def _apart(x, weight, stride, padding, precision):
+    size = math.prod(x.shape) // stride**2 * math.prod(weight.shape[:2]) * x.dtype.itemsize
+    if size < MANY:
+        return _by_patches(x, weight, stride, padding, precision)
+    return _one_by_one(stride, padding, precision)(x, weight)
+
+
+@cache
+def _one_by_one(stride: int, padding: str, precision: lax.Precision | None):
+    """A convolution whose `vmap` is a loop, forwards and backwards."""
+    product = lambda x, weight: _directly(x, weight, stride, padding, precision)
+    forward = _looped(product)
+    backward = _looped(lambda x, weight, given: jax.vjp(product, x, weight)[1](given))
+    convolution = jax.custom_vjp(forward)
+    convolution.defvjp(lambda x, weight: (forward(x, weight), (x, weight)), lambda kept, given: backward(*kept, given))
+    return convolution
+
+
+def _looped(function: Callable[..., Any]):
+    """The same, where `vmap` calls it once for each entry."""
+    one = custom_vmap(function)
+
+    @one.def_vmap
+    def _(size, batched, *given):
+        each = [one(*(x[i] if many else x for x, many in zip(given, batched, strict=True))) for i in range(size)]
+        found = jax.tree.map(lambda *parts: jnp.stack(parts), *each)
+        return found, jax.tree.map(lambda _: True, found)
+
+    return one
+
+
 PRODUCTS = {
     "patches": _by_patches,
     # Patches are not kept for the backward pass but cut out again, for where memory is short; XLA for CPUs keeps them anyway.
     "recomputed": jax.checkpoint(_by_patches, static_argnums=(2, 3, 4)),
     "direct": _directly,
+    # Patches while they are small, else the convolution of one task after another. Cannot be differentiated twice.
+    "apart": _apart,
 }
 PRECISIONS = {"float32": lax.Precision.HIGHEST, "tf32": lax.Precision.HIGH, "bf16": lax.Precision.DEFAULT}
 
