@@ -76,10 +76,11 @@ def test_derivatives_of_both_orders_agree_for_tasks_with_weights_of_their_own(ho
     close(found, expected)
 
 
-@pytest.mark.parametrize("stride", [1, 2])
-def test_convolutions_of_one_task_after_another_are_the_same_and_are_never_grouped(stride, monkeypatch):
+@pytest.mark.parametrize(("stride", "unrolled"), [(1, 8), (2, 8), (1, 2)])
+def test_convolutions_of_one_task_after_another_are_the_same_and_are_never_grouped(stride, unrolled, monkeypatch):
     """With weights of their own for seeds and tasks, forwards and backwards; images alone may be shared."""
     monkeypatch.setattr(convolution, "MANY", 0)
+    monkeypatch.setattr(convolution, "UNROLLED", unrolled)
     x, w = points(3, 2, 6, 5, 2), points(2, 3, 3, 3, 2, 4)
 
     def gradients(how, w):

@@ -16,6 +16,7 @@ from metaprior.benchmarks.origin import commit, hardware
 from metaprior.meta import State, task_keys, trainer
 from metaprior.names import require_known
 from metaprior.rl import rows
+from metaprior.rl.environment import Environment
 from metaprior.rl.named import environment_called
 from metaprior.rl.policy import gaussian_policy
 from metaprior.rl.rollouts import rollouts, total_rewards
@@ -42,6 +43,7 @@ class Timed(NamedTuple):
     batch: str  # in words
     steps: int  # of the environment in one call
     seconds: list[float]  # of every call
+    first: float | None = None  # seconds of the call before them, which compiles
 
     @property
     def per_second(self) -> float:
@@ -49,9 +51,9 @@ class Timed(NamedTuple):
         return self.steps / statistics.median(self.seconds)
 
 
-def time_rollouts(name: str, scale: Scale) -> Timed:
-    """Trajectories of fresh policies, one for each task, and their returns."""
-    environment = environment_called(name, horizon=scale.horizon)
+def time_rollouts(name: str, scale: Scale, *, environment: Environment | None = None) -> Timed:
+    """Trajectories of fresh policies, one for each task, and their returns; in another environment than the name's, if given."""
+    environment = environment or environment_called(name, horizon=scale.horizon)
     policy = gaussian_policy(environment.observation_size, environment.action_size)
     if scale.trajectories % TASKS:
         raise ValueError(f"{scale.trajectories} trajectories cannot be spread over {TASKS} tasks: make them a multiple")
@@ -65,12 +67,15 @@ def time_rollouts(name: str, scale: Scale) -> Timed:
     live = jax.jit(lambda key: jax.vmap(one)(task_keys(key, TASKS)))
     words = f"{TASKS} tasks, {count} trajectories of {environment.horizon} steps each"
     keys = list(jax.random.split(jax.random.key(0), scale.repeats + 1))
-    return Timed(words, scale.trajectories * environment.horizon, _timed(live, keys))
+    first, *seconds = _timed(live, keys)
+    return Timed(words, scale.trajectories * environment.horizon, seconds, first)
 
 
-def time_iterations(name: str, scale: Scale, *, method: str = "gem-bml+") -> Timed:
+def time_iterations(
+    name: str, scale: Scale, *, method: str = "gem-bml+", environment: Environment | None = None
+) -> Timed:
     """Whole meta-iterations, one to a call."""
-    environment = environment_called(name, horizon=scale.horizon)
+    environment = environment or environment_called(name, horizon=scale.horizon)
     tasks = scale.meta_batch or (20 if name == "rl-navigation" else 40)
     setup = rl_setup(
         environment, rows.get(method, meta_batch=tasks), rollouts=scale.rollouts, queries=scale.rollouts, check=False
@@ -83,17 +88,17 @@ def time_iterations(name: str, scale: Scale, *, method: str = "gem-bml+") -> Tim
         began = time.perf_counter()
         state: State = jax.block_until_ready(step(state))
         seconds.append(time.perf_counter() - began)
-    return Timed(words, setup.steps_per_iteration, seconds[1:])
+    return Timed(words, setup.steps_per_iteration, seconds[1:], seconds[0])
 
 
 def _timed(function: Callable[..., Any], inputs: Sequence[Any]) -> list[float]:
-    """Seconds of every call but the first."""
+    """Seconds of every call."""
     seconds = []
     for given in inputs:
         began = time.perf_counter()
         jax.block_until_ready(function(given))
         seconds.append(time.perf_counter() - began)
-    return seconds[1:]
+    return seconds
 
 
 MEASURED: dict[str, Callable[[Scale], Timed]] = {
@@ -123,5 +128,7 @@ def record(found: dict[str, Timed], command: str) -> dict[str, Any]:
              "mean": value, "ci95": None, **origin}
             for metric, value in numbers.items()
         ]  # fmt: skip
-    curves = {name: {"steps": timed.steps, "seconds": timed.seconds} for name, timed in found.items()}
+    curves = {
+        name: {"steps": timed.steps, "seconds": timed.seconds, "first": timed.first} for name, timed in found.items()
+    }
     return {"settings": {"jax": jax.__version__}, "rows": made, "curves": curves}

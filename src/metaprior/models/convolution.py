@@ -105,6 +105,9 @@ def _directly(x, weight, stride, padding, precision):
 
 # Above so many bytes of patches a task, cutting them out costs more than convolutions of few images at a time.
 MANY = 1 << 27
+UNROLLED = (
+    8  # calls that are written out, which is quicker to run; more of them make a loop, which is quicker to compile
+)
 
 
 def _apart(x, weight, stride, padding, precision):
@@ -131,8 +134,11 @@ def _looped(function: Callable[..., Any]):
 
     @one.def_vmap
     def _(size, batched, *given):
-        each = [one(*(x[i] if many else x for x, many in zip(given, batched, strict=True))) for i in range(size)]
-        found = jax.tree.map(lambda *parts: jnp.stack(parts), *each)
+        pick = lambda i: one(*(x[i] if many else x for x, many in zip(given, batched, strict=True)))
+        if size <= UNROLLED:
+            found = jax.tree.map(lambda *parts: jnp.stack(parts), *map(pick, range(size)))
+        else:
+            found = lax.map(pick, jnp.arange(size))
         return found, jax.tree.map(lambda _: True, found)
 
     return one
