@@ -31,7 +31,7 @@ CENTRE: dict[str, dict[str, float]] = {
         "amortized-bml": 0.4, "kl-chaser": 0.4, "bmaml": 0.1,
     },
     "miniimagenet": {
-        "gem-bml+": 0.1, "gem-bml+last-layer": 0.3, "gem-bml": 0.1, "maml": 0.1, "fomaml": 0.1, "reptile": 0.1, "imaml": 0.1,
+        "gem-bml+": 0.1, "gem-bml+last-layer": 0.2, "gem-bml": 0.1, "maml": 0.1, "fomaml": 0.1, "reptile": 0.1, "imaml": 0.1,
         "amortized-bml": 0.1, "kl-chaser": 0.1, "bmaml": 0.1,
     },
 }  # fmt: skip

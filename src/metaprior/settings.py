@@ -254,8 +254,8 @@ WATCH_EVERY = 25  # iterations on images between looks at the query: its forward
 
 
 def _differentiated_once(method: methods.Method) -> bool:
-    """Whether adaptation takes gradients of the network and nothing differentiates them: what Gradient-EM is for."""
-    return method.row == "gem" and method.inference in ("gradient", "preconditioned")
+    """Whether nothing takes second derivatives of the network: what Gradient-EM is for."""
+    return method.row == "gem" and method.inference in ("gradient", "preconditioned", "conjugate")
 
 
 def network(settings: Settings, tasks: Tasks, *, exact_head: bool, once: bool = False) -> Model:
@@ -275,7 +275,7 @@ def network(settings: Settings, tasks: Tasks, *, exact_head: bool, once: bool = 
     require_known("network", settings.network or NETWORKS[0], NETWORKS)
     require_known("head", settings.head or "shared", ("shared", "own"))
     small = tasks.shape[0] < 64  # characters: strides; photographs: pooling
-    options: dict[str, Any] = {"how": quickest(shared=exact_head, once=once)}
+    options: dict[str, Any] = {"how": quickest(once=once)}
     options |= {} if settings.precision is None else {"precision": settings.precision}
     pools = settings.network != "resnet12"  # which does so in any case
     if not pools:

@@ -22,15 +22,14 @@ from jaxtyping import Array, Float
 from metaprior.names import require_known
 
 
-def quickest(*, shared: bool = False, once: bool = False) -> str:
+def quickest(*, once: bool = False) -> str:
     """Which of `PRODUCTS` to use on this backend: as `metaprior bench images` finds them; elsewhere its own convolution.
 
     Args:
-        shared: whether all tasks have the same weights; else each has its own.
         once: whether nobody takes second derivatives.
     """
     if jax.default_backend() == "gpu":
-        return "direct" if shared else "apart" if once else "patches"
+        return "apart" if once else "patches"
     return {"cpu": "patches"}.get(jax.default_backend(), "direct")
 
 
@@ -104,7 +103,7 @@ def _directly(x, weight, stride, padding, precision):
 
 
 # Above so many bytes of patches a task, cutting them out costs more than convolutions of few images at a time.
-MANY = 1 << 27
+MANY = 1 << 25
 UNROLLED = (
     8  # calls that are written out, which is quicker to run; more of them make a loop, which is quicker to compile
 )
@@ -114,32 +113,47 @@ def _apart(x, weight, stride, padding, precision):
     size = math.prod(x.shape) // stride**2 * math.prod(weight.shape[:2]) * x.dtype.itemsize
     if size < MANY:
         return _by_patches(x, weight, stride, padding, precision)
-    return _one_by_one(stride, padding, precision)(x, weight)
+    return _one_by_one(stride, padding, precision, x.shape[1:])(x, weight)
 
 
 @cache
-def _one_by_one(stride: int, padding: str, precision: lax.Precision | None):
-    """A convolution whose `vmap` is a loop, forwards and backwards."""
+def _one_by_one(stride: int, padding: str, precision: lax.Precision | None, shape: tuple[int, ...]):
+    """A convolution of images of that shape whose `vmap` is never a grouped one, forwards and backwards.
+
+    Tasks with weights of their own, and weights that every task has a gradient in, make a loop over tasks; where the weights are
+    shared the images of all tasks are one batch.
+    """
     product = lambda x, weight: _directly(x, weight, stride, padding, precision)
-    forward = _looped(product)
-    backward = _looped(lambda x, weight, given: jax.vjp(product, x, weight)[1](given))
+
+    def back_to_images(given, weight):
+        images = jax.ShapeDtypeStruct((given.shape[0], *shape), given.dtype)
+        return jax.linear_transpose(lambda x: product(x, weight), images)(given)[0]
+
+    def back_to_weights(given, x, like):
+        return jax.linear_transpose(lambda weight: product(x, weight), like)(given)[0]
+
+    forward, to_images = (_looped(function, shared=1) for function in (product, back_to_images))
+    to_weights = _looped(back_to_weights)
     convolution = jax.custom_vjp(forward)
-    convolution.defvjp(lambda x, weight: (forward(x, weight), (x, weight)), lambda kept, given: backward(*kept, given))
+    convolution.defvjp(
+        lambda x, weight: (forward(x, weight), (x, weight)),
+        lambda kept, given: (to_images(given, kept[1]), to_weights(given, *kept)),
+    )
     return convolution
 
 
-def _looped(function: Callable[..., Any]):
-    """The same, where `vmap` calls it once for each entry."""
+def _looped(function: Callable[..., Any], *, shared: int | None = None):
+    """The same, where `vmap` calls it once for each entry, or once for all of them if all share the argument of that number."""
     one = custom_vmap(function)
 
     @one.def_vmap
     def _(size, batched, *given):
+        if shared is not None and not batched[shared]:
+            found = one(given[0].reshape(-1, *given[0].shape[2:]), *given[1:])
+            return found.reshape(size, -1, *found.shape[1:]), True
         pick = lambda i: one(*(x[i] if many else x for x, many in zip(given, batched, strict=True)))
-        if size <= UNROLLED:
-            found = jax.tree.map(lambda *parts: jnp.stack(parts), *map(pick, range(size)))
-        else:
-            found = lax.map(pick, jnp.arange(size))
-        return found, jax.tree.map(lambda _: True, found)
+        found = jnp.stack([pick(i) for i in range(size)]) if size <= UNROLLED else lax.map(pick, jnp.arange(size))
+        return found, True
 
     return one
 
