@@ -29,7 +29,12 @@ def figure(results: study.Results) -> Figure:
     return drawn
 
 
-MARKS = {"paper": ("o", figures.BLUE), "strict": ("s", figures.ORANGE), "inductive": ("^", figures.GREY)}
+MARKS = {
+    "paper": ("o", figures.BLUE),
+    "shifted": ("D", "tab:green"),
+    "strict": ("s", figures.ORANGE),
+    "inductive": ("^", figures.GREY),
+}
 
 
 def _draw(axes, results: study.Results, setting: str) -> None:
@@ -40,7 +45,7 @@ def _draw(axes, results: study.Results, setting: str) -> None:
         protocol = row["metric"].removeprefix("accuracy, ")
         mark, color = MARKS[protocol]
         if row["mean"] is not None:
-            offset = 0.22 * (list(MARKS).index(protocol) - 1)
+            offset = 0.18 * (list(MARKS).index(protocol) - (len(MARKS) - 1) / 2)
             axes.errorbar(
                 row["mean"], place + offset, xerr=row["ci95"], fmt=mark, color=color, markersize=5, capsize=2,
                 label=PROTOCOLS[protocol].words if place == 0 else None,
@@ -67,8 +72,9 @@ def remarks(results: study.Results) -> list[str]:
         if row["paper"] is not None and row["mean"] is not None:
             gap = row["mean"] - row["paper"]
             verdict = "within its interval of" if abs(gap) <= (row["ci95"] or 0) else "above" if gap > 0 else "below"
+            who = _label(row) + (", answers averaged over shifts" if row["metric"].endswith("shifted") else "")
             sentences.append(
-                f"{row['setting'].split(',')[0]}, {_label(row)}: {row['mean']:.2f} ± {row['ci95'] or 0:.2f}, {verdict} the "
+                f"{row['setting'].split(',')[0]}, {who}: {row['mean']:.2f} ± {row['ci95'] or 0:.2f}, {verdict} the "
                 f"{row['paper']:g} that the paper prints ({gap:+.2f})."
             )
     failed = [name for name, curve in results["curves"].items() if not all(curve["finite"])]

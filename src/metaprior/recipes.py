@@ -13,7 +13,7 @@ _OMNIGLOT: dict[str, dict[str, Any]] = {
     "gem-bml+": {"rate": 1.0, "std": 1.0, "steps": (5, 1), "second_stage": "sequential", "draw_steps": False, "meta_rate": 6e-3,
                  "meta_batch": 16},
     "gem-bml": {"rate": 1.0, "std": 1.0, "steps": (5, 5), "meta_rate": 1e-3, "meta_batch": 16},
-    "gem-bml+last-layer": {"std": 1.0, "options": {"noise_std": 0.1}, "meta_rate": 2e-3, "meta_batch": 16},
+    "gem-bml+last-layer": {"std": 1.0, "options": {"noise_std": 0.1}, "meta_rate": 1e-2, "meta_batch": 16},
     "kl-chaser": {"rate": 0.4, "meta_rate": 1e-3, "meta_batch": 16},
     "amortized-bml": {"rate": 0.4, "meta_rate": 1e-3, "meta_batch": 16},
     "maml": {"rate": 1.0, "steps": (5, 0), "meta_rate": 1e-3, "meta_batch": 16, "clip": 10.0},
@@ -28,7 +28,7 @@ _PHOTOS: dict[str, dict[str, Any]] = {
     name: {**recipe, "meta_batch": 4, **({"rate": 0.1} if recipe.get("rate", 0) > 0.1 else {})}
     for name, recipe in _OMNIGLOT.items()
 }
-_PHOTOS["gem-bml+last-layer"] = {**_OMNIGLOT["gem-bml+last-layer"], "options": {"noise_std": 0.3}, "meta_batch": 6}
+_PHOTOS["gem-bml+last-layer"] = {**_OMNIGLOT["gem-bml+last-layer"], "options": {"noise_std": 0.2}, "meta_batch": 6}
 RECIPES: dict[str, dict[str, dict[str, Any]]] = {"omniglot": _OMNIGLOT, "miniimagenet": _PHOTOS, "images": _PHOTOS}
 
 

@@ -15,6 +15,7 @@ from metaprior.meta import MetaLearner, meta_learner
 from metaprior.models import Model, conv4, conv4_features, mlp, resnet12, resnet12_features
 from metaprior.models.convolution import quickest
 from metaprior.models.head import with_head
+from metaprior.models.shifts import shift_averaged
 from metaprior.names import require_known
 from metaprior.optimizers import meta_optimizer
 from metaprior.predict import Predictor, default_predictor
@@ -177,6 +178,7 @@ def assemble(
     method: methods.Method | None = None,
     eval_queries: int | None = None,
     inductive: bool = False,
+    shifts: int = 0,
     environment: Environment | None = None,
 ) -> Setup:
     """From settings to a learner that can be trained: the only place where the pieces meet.
@@ -186,6 +188,7 @@ def assemble(
         method: one of your own, `get_method("maml", clip=10.0)`, in place of the row that the settings name.
         eval_queries: query points of a task in evaluation (of each class, where there are classes); None: as many as usual.
         inductive: whether images are classified one by one instead of together.
+        shifts: average answers over shifts of an image by up to so many pixels; a prior may be learned without.
         environment: where an agent acts, in place of the one that the settings name.
     """
     require_known("task set", settings.tasks, TASK_SETS)
@@ -195,6 +198,9 @@ def assemble(
     tasks = tasks_of(settings, eval_queries)
     exact_head = method.posterior == last_layer().name
     model = network(settings, tasks, exact_head=exact_head, once=_differentiated_once(method))
+    if shifts and tasks.shape is None:
+        raise ValueError(f"images can be shifted, and {settings.tasks} has none: leave shifts at 0")
+    model = shift_averaged(model, shifts)
     if tasks.shape is not None and exact_head:
         tasks = with_targets(tasks)
     if exact_head or tasks.shape is None:

@@ -1,0 +1,67 @@
+"""Answers averaged over shifts of images: what a loop over shifted images gives, in every form a model has."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from metaprior.benchmarks.images_problem import Setting, random_pool
+from metaprior.benchmarks.images_problem import set_up as usual
+from metaprior.models import conv4, shift_averaged
+from metaprior.settings import Settings, assemble
+from metaprior.training import initial_state
+
+NETWORK = conv4((9, 10, 2), 3, filters=3)
+PARAMS = jax.tree.map(lambda leaf: leaf + 0.1, NETWORK.init(jax.random.key(0)))
+
+
+def images(count, seed=0, shape=(9, 10, 2)):
+    return jnp.asarray(np.random.default_rng(seed).normal(size=(count, *shape)))
+
+
+def shifted(x, i, j):
+    """By numbers of pixels; the edge is repeated."""
+    rows = np.clip(np.arange(x.shape[1]) - i, 0, x.shape[1] - 1)
+    columns = np.clip(np.arange(x.shape[2]) - j, 0, x.shape[2] - 1)
+    return x[:, rows][:, :, columns]
+
+
+@pytest.mark.parametrize("pixels", [1, 2])
+def test_answers_are_the_mean_over_shifted_batches(pixels):
+    model, support, x = shift_averaged(NETWORK, pixels), images(4), images(5, seed=1)
+    ways = [(i, j) for i in range(-pixels, pixels + 1) for j in range(-pixels, pixels + 1)]
+    expected = np.mean([NETWORK.apply(PARAMS, shifted(x, *way)) for way in ways], axis=0)
+    np.testing.assert_allclose(jax.jit(model.apply)(PARAMS, x), expected, atol=1e-10)
+    assert NETWORK.inductive is not None and model.inductive is not None
+    alone = [NETWORK.inductive(PARAMS, shifted(support, *way), shifted(x, *way)) for way in ways]
+    np.testing.assert_allclose(jax.jit(model.inductive)(PARAMS, support, x), np.mean(alone, axis=0), atol=1e-10)
+
+
+def test_no_shift_is_the_model_itself():
+    assert shift_averaged(NETWORK, 0) is NETWORK
+
+
+def test_an_exact_head_is_inferred_from_averaged_features():
+    """A setup that shifts answers as one whose features were averaged by hand and given to the same formulas."""
+    setting = Setting("omniglot", ways=2, shots=1, queries=2, meta_batch=1, filters=2, target=None)
+    plain = usual(setting, "gem-bml+last-layer", precision=None)
+    setup = assemble(plain.settings, shifts=1)
+    state, episode = initial_state(plain), plain.tasks.sample(jax.random.key(1), *random_pool("omniglot", 3, 4))
+    prior, noise = state.prior.dist, plain.learner.method.options["noise_std"]
+    found = setup.learner.adapt(jax.random.key(2), state, episode.support, 1).mean[-1]
+    unit = state.prior.dist._replace(mean=jnp.eye(prior.mean.shape[0]))
+    read = lambda x: plain.model.apply(type(plain.model.init(jax.random.key(0)))(unit.features, unit.mean), x)
+    ways = [(i, j) for i in (-1, 0, 1) for j in (-1, 0, 1)]
+    features = np.mean([read(shifted(episode.support.x, *way)) for way in ways], axis=0)
+    lower = np.tril(np.asarray(prior.tril), -1) + np.diag(np.exp(np.diag(np.asarray(prior.tril))))
+    precision = np.linalg.inv(lower @ lower.T) + features.T @ features / noise**2
+    residual = np.asarray(episode.support.y) - features @ np.asarray(prior.mean)
+    expected = np.asarray(prior.mean) + np.linalg.solve(precision, features.T @ residual) / noise**2
+    np.testing.assert_allclose(found, expected, atol=1e-8)
+
+
+def test_what_cannot_be_shifted_is_refused_in_words():
+    with pytest.raises(ValueError, match="zero pixels or more, got -1"):
+        shift_averaged(NETWORK, -1)
+    with pytest.raises(ValueError, match="sinusoid has none: leave shifts at 0"):
+        assemble(Settings("sinusoid"), shifts=1)
