@@ -1,68 +1,36 @@
 """Reinforcement learning: priors over policies, and what a few updates make of them (the paper's third experiment).
 
 The studies `rl-navigation`, `rl-cheetah-velocity` and `rl-cheetah-direction` are this one in three environments. A cell is a
-method. It first tries a few meta-rates on validation tasks, as many as every other, then trains every seed with the best of them.
-The inner rate is the paper's. `scratch` is the control without a prior: fresh policies, trained on each test task alone.
+method. It first tries meta-rates on validation tasks, as many as every other, then trains every seed with the best of them. The
+inner rate is the paper's. `scratch` is the control without a prior.
 """
 
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
-from experiments import rl_measures, rl_training, study
+from experiments import rl_measures, rl_scratch, rl_training, study
+from experiments.rl_settings import (
+    POLICIES,
+    RETURNS,
+    SCRATCH,
+    TRUST,
+    Settings,
+    iterations_of,
+    numbers_of,
+    place_of,
+    put,
+    rounded,
+)
 from experiments.rl_training import Plan
-from metaprior.evaluation import TEST_SEED, VALIDATION_SEED
 from metaprior.meta import State
-from metaprior.rl import rows
-from metaprior.rl.controls import Curve, scratch_returns
-from metaprior.rl.environment import Environment
-from metaprior.rl.named import environment_called
 from metaprior.rl.rollouts import Rollouts
-from metaprior.rl.setup import RLSetup, rl_setup
-
-SCRATCH = "scratch"
-METHODS = (
-    "gem-bml+", "gem-bml", "reptile", "maml", "maml-trpo", "fomaml", "pretrain", "gem-bml+rates", "gem-bml+trpo", SCRATCH,
-)  # fmt: skip
-RETURNS, TRUST, POLICIES = "own updates", "trust-region updates", "adapted policies"
-
-
-@dataclass(frozen=True)
-class Settings:
-    """One environment."""
-
-    environment: str
-    seeds: tuple[int, ...] = (0, 1, 2)
-    methods: tuple[str, ...] = METHODS
-    iterations: int = 300
-    shortened: tuple[tuple[str, int], ...] = ()
-    """Iterations of methods that cost more."""
-    looks: int = 15
-    """Points of a learning curve."""
-    meta_batch: int = 20
-    rollouts: int = 20
-    """Of each inner step in training, and of each query."""
-    horizon: int | None = None
-    """Steps of a trajectory; None is the environment's own."""
-    factors: tuple[float, ...] = (0.3, 1.0, 3.0)
-    """Of the row's meta-rate, or of the bound of a meta-step of TRPO, that are tried; the paper's rate is among them."""
-    search_looks: int = 3
-    """Length of a trial: so many of the pieces that a learning curve is made of."""
-    search_seed: int = 100
-    validation: tuple[int, int] = (20, 20)
-    """Tasks of a look, and trajectories of each update and mean."""
-    updates: int = 3
-    test: tuple[int, int] = (40, 40)
-    drawn: int = 4
-    """Test tasks whose trajectories are kept."""
-    scratch: tuple[int, ...] = (0, 1, 2, 3, 5, 10, 20, 30, 50, 100, 200)
-    """Updates after which training from scratch is looked at."""
-    scratch_rates: tuple[float, ...] = (0.003, 0.01, 0.03)
-    """Of Adam."""
+from metaprior.rl.setup import RLSetup
 
 
 def cells(settings: Settings) -> list[study.Cell]:
@@ -70,47 +38,11 @@ def cells(settings: Settings) -> list[study.Cell]:
     return [(name,) for name in settings.methods]
 
 
-def iterations_of(settings: Settings, name: str) -> int:
-    """Of a training: what costs more a step gets fewer of them."""
-    return dict(settings.shortened).get(name, settings.iterations)
-
-
-def put(
-    settings: Settings, name: str, number: Any = None, *, environment: Environment | None = None, **changes: Any
-) -> RLSetup:
-    """The pieces of a method; the number is its meta-rate, or the bound of its meta-step."""
-    environment = environment or place_of(settings)
-    is_region = rows.get(name).meta_update == "trpo"
-    if number is not None and not is_region:
-        changes["meta_rate"] = number
-    return rl_setup(
-        environment,
-        rows.get(name, meta_batch=settings.meta_batch, **changes),
-        rollouts=settings.rollouts,
-        queries=settings.rollouts,
-        eval_rollouts=settings.test[1],
-        region={"max_kl": number} if number is not None and is_region else None,
-        check=False,
-    )
-
-
-def place_of(settings: Settings) -> Environment:
-    """Where agents act. Not to be made while a program is traced: an engine's own arrays would become a part of it."""
-    return environment_called(settings.environment, horizon=settings.horizon)
-
-
-def numbers_of(settings: Settings, name: str) -> list[float]:
-    """What is tried: meta-rates, or bounds, around that of the row."""
-    row = rows.get(name)
-    centre = 0.01 if row.meta_update == "trpo" else row.method.meta_rate
-    return [float(f"{factor * centre:.3g}") for factor in settings.factors]
-
-
 def plan_of(settings: Settings, name: str) -> Plan:
     """How the method is trained."""
     every = iterations_of(settings, name) // settings.looks
     environment = place_of(settings)
-    made = lambda number: put(settings, name, number, environment=environment)
+    made = lambda number, length=None: put(settings, name, number, length, environment=environment)
     return Plan(made, every, settings.updates, *settings.validation)
 
 
@@ -131,21 +63,35 @@ def decides(settings: Settings) -> Settings:
 def forget(settings: Settings) -> None:
     """Throw away the trainings that are kept."""
     for (name,) in cells(settings):
-        if name == SCRATCH:
-            continue
-        for numbers, seeds, iterations in _trainings(settings, name):
-            shutil.rmtree(_folder(settings, name, numbers, seeds, iterations), ignore_errors=True)
+        if name != SCRATCH:
+            for folder in _folders(settings, name):
+                shutil.rmtree(folder, ignore_errors=True)
 
 
-def _trainings(settings: Settings, name: str) -> list[tuple[list[float], tuple[int, ...], int]]:
-    """The search, and what may follow from it."""
-    numbers, plan = numbers_of(settings, name), plan_of(settings, name)
-    search = (numbers, (settings.search_seed,) * len(numbers), settings.search_looks * plan.every)
+def _folders(settings: Settings, name: str) -> list[Path]:
+    """Of all trainings that there may be: the search, where it may lead, and what may follow from it."""
+    numbers, lengths = numbers_of(settings, name), _lengths(settings, name)
+    all_numbers = list(numbers)
+    for end in (0, -1):
+        row = list(numbers)
+        for _ in range(settings.beyond):
+            if (further := rl_training.further(row, row[end])) is not None:
+                row = sorted([*row, further])
+        all_numbers += [number for number in row if number not in numbers]
+    found = [_folder(settings, name, numbers, (settings.search_seed,) * len(numbers), lengths[0])]
+    for number in all_numbers:
+        found.append(_folder(settings, name, [number], (settings.search_seed,), lengths[0]))
+        found.append(_folder(settings, name, [number] * len(settings.seeds), settings.seeds, lengths[1]))
+    return found
+
+
+def _lengths(settings: Settings, name: str) -> tuple[int, int]:
+    """Iterations of a trial and of a training."""
     whole = iterations_of(settings, name)
-    return [search, *(([number] * len(settings.seeds), settings.seeds, whole) for number in numbers)]
+    return settings.search_looks * (whole // settings.looks), whole
 
 
-def _folder(settings: Settings, name: str, numbers: Sequence[float], seeds: Sequence[int], iterations: int):
+def _folder(settings: Settings, name: str, numbers: Sequence[float], seeds: Sequence[int], iterations: int) -> Path:
     who = [rl_training.identity(put(settings, name)), plan_of(settings, name)[1:]]
     return rl_training.state_folder(who, f"{settings.environment}-{name}", numbers, seeds, iterations)
 
@@ -154,17 +100,22 @@ def measure(settings: Settings, cell: study.Cell) -> study.Results:
     """Search, train, and ask in test tasks."""
     (name,) = cell
     if name == SCRATCH:
-        return from_scratch(settings)
-    plan = plan_of(settings, name)
+        return rl_scratch.from_scratch(settings)
+    plan, (trial, whole) = plan_of(settings, name), _lengths(settings, name)
     advance = rl_training.programs(plan)
 
     def train(numbers, seeds, iterations):
         folder = _folder(settings, name, numbers, seeds, iterations)
         return rl_training.train(plan, advance, numbers, seeds, iterations, folder)
 
-    search, *_ = trainings = _trainings(settings, name)
-    number, tried = rl_training.chosen(search[0], train(*search)) if settings.search_looks else (search[0][0], [])
-    kept = train(*next(each for each in trainings[1:] if each[0][0] == number))
+    numbers = numbers_of(settings, name)
+    tried: list[dict[str, Any]] = []
+    if trial:
+        tried = rl_training.search(
+            lambda some: train(some, (settings.search_seed,) * len(some), trial), numbers, settings.beyond
+        )
+    number = rl_training.best_of(tried) if tried else numbers[0]
+    kept = train([number] * len(settings.seeds), settings.seeds, whole)
     setup = put(settings, name, number)
     found = judged(settings, setup, kept.states)
     by_trust = (
@@ -245,50 +196,3 @@ def _drawable(settings: Settings, lived: Rollouts) -> Any:
     seen = lived.observations[0]
     steps = tuple(int(step) for step in np.linspace(0, len(seen) - 1, FRAMES))
     return rl_measures.outlines(np.asarray(seen, float), steps)
-
-
-def from_scratch(settings: Settings) -> study.Results:
-    """Fresh policies: the first updates are those of the methods, then as long as it takes, with Adam."""
-    num_tasks, count = settings.test
-    plain, steps = put(settings, "maml"), tuple(range(settings.updates + 1))
-    known = lambda setup: (setup.learner, setup.environment, setup.policy)
-    test = jax.random.key(TEST_SEED)
-    few = scratch_returns(test, *known(plain), updates=steps, num_tasks=num_tasks, count=count)
-    made = []
-    for step in steps:
-        mean, ci95 = study.mean_and_ci(np.asarray(few.returns)[:, step])
-        found = study.row(setting=RETURNS, method=SCRATCH, metric=f"return after {step}", mean=mean, ci95=ci95)
-        made.append({**found, "seeds": 1})  # every task has fresh weights of its own
-    trials = [_long(settings, rate, trial=True) for rate in settings.scratch_rates]
-    scores = [float(np.asarray(trial.returns)[:, -1].mean()) for trial in trials]
-    rate = settings.scratch_rates[int(np.argmax(scores))]
-    curve = _long(settings, rate, trial=False)
-    return {
-        "rows": made,
-        "curves": {
-            SCRATCH: {
-                "updates": list(curve.updates),
-                "steps": list(curve.steps),
-                "returns": rounded(np.asarray(curve.returns).mean(axis=0), 3),
-                "few": rounded(few.returns, 3),
-                "number": rate,
-                "tried": [{"number": r, "validation": s} for r, s in zip(settings.scratch_rates, scores, strict=True)],
-            }
-        },
-    }
-
-
-def _long(settings: Settings, rate: float, *, trial: bool) -> Curve:
-    """As usual in a single task; a trial is shorter, and in validation tasks."""
-    setup = put(settings, "maml", optimizer="adam", rate=rate)
-    marks = (settings.scratch[-1] // 2,) if trial else settings.scratch
-    num_tasks, count = settings.validation if trial else settings.test
-    key = jax.random.key(VALIDATION_SEED if trial else TEST_SEED)
-    return scratch_returns(
-        key, setup.learner, setup.environment, setup.policy, updates=marks, num_tasks=num_tasks, count=count
-    )
-
-
-def rounded(values: Any, digits: int) -> Any:
-    """In doubles: rounded single precision is long again in JSON."""
-    return np.round(np.asarray(values, float), digits)

@@ -7,11 +7,11 @@ metaprior reproduce rl-cheetah-velocity --scale smoke
 from dataclasses import replace
 
 from experiments import rl, rl_navigation, rl_report, study
-from experiments.rl import Settings
+from experiments.rl_settings import Settings
 
 FULL = Settings(
-    "rl-cheetah-velocity", iterations=150, shortened=(("maml-trpo", 45), ("gem-bml+trpo", 45)), meta_batch=40, drawn=2,
-    search_looks=3, scratch=(0, 1, 2, 3, 5, 10, 20, 30, 50), scratch_rates=(0.003, 0.01, 0.03),
+    "rl-cheetah-velocity", iterations=100, shortened=(("maml-trpo", 30), ("gem-bml+trpo", 30)), meta_batch=40, drawn=2,
+    scratch=(0, 1, 2, 3, 5, 10, 20, 30, 50),
 )  # fmt: skip
 SMOKE = replace(rl_navigation.SMOKE, environment="rl-cheetah-velocity", methods=("gem-bml+", "scratch"))
 STUDY, run = study.declare(

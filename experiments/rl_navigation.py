@@ -4,12 +4,12 @@ metaprior reproduce rl-navigation                  # on two cores
 """
 
 from experiments import rl, rl_report, study
-from experiments.rl import Settings
+from experiments.rl_settings import Settings
 
-FULL = Settings("rl-navigation", shortened=(("maml-trpo", 45), ("gem-bml+trpo", 60)))
+FULL = Settings("rl-navigation", shortened=(("maml-trpo", 20), ("gem-bml+trpo", 20)))
 SMOKE = Settings(
     "rl-navigation", seeds=(0,), methods=("gem-bml+", "pretrain", "scratch"), iterations=2, looks=2, meta_batch=2,
-    rollouts=3, horizon=8, factors=(1.0, 3.0), search_looks=1, validation=(2, 2), updates=2, test=(4, 3), drawn=2,
+    rollouts=3, horizon=8, factors=(1.0, 3.0), beyond=1, search_looks=1, validation=(2, 2), updates=2, test=(4, 3), drawn=2,
     scratch=(0, 1, 2), scratch_rates=(0.01, 0.03),
 )  # fmt: skip
 STUDY, run = study.declare(

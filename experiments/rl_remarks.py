@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from experiments import study
-from experiments.rl import POLICIES, RETURNS, SCRATCH, TRUST
+from experiments.rl_settings import POLICIES, RETURNS, SCRATCH, TRUST
 
 # What the paper says of inner steps of TRPO beside plain ones: better, or worse.
 PAPER = {"rl-navigation": 1, "rl-cheetah-velocity": -1, "rl-cheetah-direction": -1}
@@ -16,7 +16,8 @@ Values = dict[tuple[str, str, str], tuple[float, float]]
 
 def remarks(results: study.Results) -> list[str]:
     """Against the control, against MAML, from scratch, trust regions and the spread of policies, how it was done."""
-    said = [*_control(results), *_claims(results), *_scratch(results), *_trust(results), _hypothesis(results)]
+    said = [*_control(results), *_claims(results), *_ahead(results), *_scratch(results), *_trust(results)]
+    said.append(_hypothesis(results))
     return [*said, _rates(results), _lengths(results)]
 
 
@@ -64,6 +65,21 @@ def _claims(results: study.Results) -> list[str]:
         if parts:
             told.append(f"GEM-BML+ minus {other}, task by task: {'; '.join(parts)}.")
     return told
+
+
+def _ahead(results: study.Results) -> list[str]:
+    """Methods whose meta-gradient is taken after the first update, and beyond."""
+    told = []
+    for one, other in (("gem-bml+two", "gem-bml+"), ("gem-bml+two", "reptile"), ("gem-bml+late", "maml-two")):
+        parts = [part for count in _updates(results) if (part := _difference(results, one, other, count))]
+        if parts:
+            told.append(f"{one} minus {other}: {'; '.join(parts)}")
+    why = (
+        "Which update a meta-gradient is taken after: GEM-BML+ and MAML as the paper has them the first; Reptile of three steps "
+        "and GEM-BML+ with two in the second stage (gem-bml+two) also the second, with as many rollouts each; gem-bml+late and "
+        "maml-two the second alone"
+    )
+    return [f"{why}. Task by task, {'; '.join(told)}."] if told else []
 
 
 def _difference(results: study.Results, one: str, other: str, count: int) -> str | None:
@@ -167,9 +183,15 @@ def _rates(results: study.Results) -> str:
     for name, curve in results["curves"].items():
         tried = ", ".join(f"{each['number']:g}: {_or_none(each['validation'])}" for each in curve["tried"])
         parts.append(f"{name} {curve['number']:g} ({tried})")
+    ends = [
+        name
+        for name, curve in results["curves"].items()
+        if curve["tried"] and curve["number"] in (curve["tried"][0]["number"], curve["tried"][-1]["number"])
+    ]
     return (
         "Meta-rates chosen on validation tasks (of a meta-step of TRPO its bound, from scratch the rate of Adam; in brackets the "
-        f"validation return of every one that was tried): {'; '.join(parts)}."
+        f"validation return of every one that was tried): {'; '.join(parts)}. "
+        f"The best was the first or the last of those tried for: {', '.join(ends) or 'none'}."
     )
 
 

@@ -7,8 +7,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from experiments import a_star_report, study
-from experiments.rl import POLICIES, RETURNS, SCRATCH, TRUST
 from experiments.rl_remarks import remarks
+from experiments.rl_settings import POLICIES, RETURNS, SCRATCH, TRUST
 from metaprior.rl.navigation import REACH
 
 __all__ = ["figure", "remarks", "shown"]
@@ -18,10 +18,13 @@ STYLES: dict[str, tuple[str, str, str]] = {
     "gem-bml+": ("#0072B2", "-", "o"),
     "gem-bml+rates": ("#0072B2", ":", "v"),
     "gem-bml+trpo": ("#0072B2", "--", "^"),
+    "gem-bml+two": ("#0072B2", "-", "P"),
+    "gem-bml+late": ("#CC79A7", "-", "*"),
     "gem-bml": ("#56B4E9", "-", "s"),
     "reptile": ("#009E73", "-", "D"),
     "maml": ("#D55E00", "-", "o"),
     "maml-trpo": ("#D55E00", "--", "^"),
+    "maml-two": ("#D55E00", ":", "v"),
     "fomaml": ("#E69F00", "-", "s"),
     "pretrain": ("#000000", "-", "X"),
     SCRATCH: ("#888888", "--", "x"),

@@ -24,9 +24,9 @@ SAVE_SECONDS = 20.0  # between two savings
 
 
 class Plan(NamedTuple):
-    """How a method is trained: `put` of a number, which may be traced, are the pieces; the number is what a search tries."""
+    """How a method is trained: `put` of a number and of the training's length, which may be traced, are the pieces."""
 
-    put: Callable[[Any], RLSetup]
+    put: Callable[..., RLSetup]  # the number is what a search tries
     every: int  # iterations between two looks
     updates: int
     tasks: int  # of a look
@@ -43,23 +43,24 @@ class Kept(NamedTuple):
     seconds: Float[Array, ""]
 
 
-def programs(plan: Plan) -> Callable[[Any, State], tuple[State, Any]]:
-    """(numbers, states) of P trainings -> `plan.every` iterations on, with (returns, finite, tasks left out).
+def programs(plan: Plan) -> Callable[[Any, Any, State], tuple[State, Any]]:
+    """(numbers, length, states) of P trainings -> `plan.every` iterations on, with (returns, finite, tasks left out).
 
     Side by side on accelerators. A CPU is no faster with several at once, so there they take turns. Looks are programs of their
     own that see the prior alone: methods that adapt in the same way can share what a compiler keeps.
     """
 
-    def learn(number, state):
-        setup = plan.put(number)
+    def learn(number, length, state):
+        setup = plan.put(number, length)
         state, infos = trainer(setup.learner, setup.tasks.sample, setup.method.method.meta_batch)(state, plan.every)
         return state, infos.finite.all(), infos.left_out.sum().astype(jnp.int32)
 
-    train_all, look_at_all = _of_many(learn), _of_many(lambda number, state: look(plan, plan.put(number), state))
+    train_all = _of_many(learn)
+    look_at_all = _of_many(lambda number, length, state: look(plan, plan.put(number), state))
 
-    def advance(numbers, states):
-        states, finite, left_out = train_all(numbers, states)
-        return states, (look_at_all(numbers, bare(states)), finite, left_out)
+    def advance(numbers, length, states):
+        states, finite, left_out = train_all(numbers, length, states)
+        return states, (look_at_all(numbers, length, bare(states)), finite, left_out)
 
     return advance
 
@@ -69,13 +70,14 @@ def bare(state: State) -> State:
     return state._replace(opt_state=())
 
 
-def _of_many(one: Callable[[Any, State], Any]) -> Callable[[Any, State], Any]:
+def _of_many(one: Callable[[Any, Any, State], Any]) -> Callable[[Any, Any, State], Any]:
     if jax.default_backend() != "cpu":
-        return jax.jit(jax.vmap(one))
+        return jax.jit(jax.vmap(one, in_axes=(0, None, 0)))
     alone = jax.jit(one)
 
-    def in_turn(numbers, states):
-        found = [alone(number, jax.tree.map(lambda leaf, p=p: leaf[p], states)) for p, number in enumerate(numbers)]
+    def in_turn(numbers, length, states):
+        each = [jax.tree.map(lambda leaf, p=p: leaf[p], states) for p in range(len(numbers))]
+        found = [alone(number, length, state) for number, state in zip(numbers, each, strict=True)]
         return jax.tree.map(lambda *leaves: jnp.stack(leaves), *found)
 
     return in_turn
@@ -90,7 +92,7 @@ def look(plan: Plan, setup: RLSetup, state: State) -> Float[Array, " U"]:
 
 def train(
     plan: Plan,
-    advance: Callable[[Any, State], tuple[State, Any]],
+    advance: Callable[[Any, Any, State], tuple[State, Any]],
     numbers: Sequence[float],
     seeds: Sequence[int],
     iterations: int,
@@ -112,9 +114,10 @@ def train(
         )
     kept, done = _begun(plan, numbers, seeds, iterations, folder)
     saved = time.monotonic()
+    given = jnp.asarray(numbers, float), jnp.asarray(iterations, float)
     while done < iterations:
         began = time.perf_counter()
-        states, (returns, fine, left_out) = jax.block_until_ready(advance(jnp.asarray(numbers, float), kept.states))
+        states, (returns, fine, left_out) = jax.block_until_ready(advance(*given, kept.states))
         place = done // plan.every
         kept = Kept(
             states,
@@ -134,7 +137,7 @@ def _begun(
     plan: Plan, numbers: Sequence[float], seeds: Sequence[int], iterations: int, folder: Path | None
 ) -> tuple[Kept, int]:
     """Where training stands, and after how many iterations."""
-    first = jax.vmap(lambda number, seed: plan.put(number).init(jax.random.key(seed)))
+    first = jax.vmap(lambda number, seed: plan.put(number, iterations).init(jax.random.key(seed)))
     states = jax.jit(first)(jnp.asarray(numbers, float), jnp.asarray(seeds))
     unseen = jnp.full((len(seeds), iterations // plan.every, plan.updates + 1), jnp.nan)
     none = jnp.zeros(len(seeds), jnp.int32)
@@ -159,11 +162,46 @@ def state_folder(who: Any, name: str, numbers: Sequence[float], seeds: Sequence[
     return STATES / f"{name}-{sha256(what.encode()).hexdigest()[:16]}"
 
 
-def chosen(numbers: Sequence[float], kept: Kept) -> tuple[float, list[dict[str, Any]]]:
-    """The number whose last look is best, averaged over updates from the first on, and what every one came to."""
+# --- the search -------------------------------------------------------------------------------------------------------
+
+
+def search(trial: Callable[[Sequence[float]], Kept], numbers: Sequence[float], beyond: int) -> list[dict[str, Any]]:
+    """What every number came to, smallest first.
+
+    Args:
+        trial: trains with some numbers.
+        numbers: those that are tried first.
+        beyond: how many more may be tried, one at a time, while the best is the first or the last of all.
+    """
+    tried = scored(numbers, trial(numbers))
+    for _ in range(beyond):
+        known = [each["number"] for each in tried]
+        if (number := further(known, best_of(tried))) is None:
+            break
+        tried = sorted([*tried, *scored([number], trial([number]))], key=lambda each: each["number"])
+    best_of(tried)
+    return tried
+
+
+def scored(numbers: Sequence[float], kept: Kept) -> list[dict[str, Any]]:
+    """The last look of every number, averaged over updates from the first on; None where it left the finite numbers."""
     scores = np.asarray(kept.looks, float)[:, -1, 1:].mean(axis=1)
-    scores = np.where(np.asarray(kept.finite) & np.isfinite(scores), scores, -np.inf)
-    tried = [{"number": float(n), "validation": study.finite(s)} for n, s in zip(numbers, scores, strict=True)]
-    if not np.isfinite(scores).any():
-        raise ValueError(f"no training of the search stayed finite: tried {list(numbers)}")
-    return float(numbers[int(scores.argmax())]), tried
+    scores = np.where(np.asarray(kept.finite), scores, np.nan)
+    return [{"number": float(n), "validation": study.finite(s)} for n, s in zip(numbers, scores, strict=True)]
+
+
+def best_of(tried: Sequence[dict[str, Any]]) -> float:
+    """The number that came out best."""
+    sound = [each for each in tried if each["validation"] is not None]
+    if not sound:
+        raise ValueError(
+            f"no training of the search stayed finite: tried {', '.join(str(each['number']) for each in tried)}"
+        )
+    return max(sound, key=lambda each: each["validation"])["number"]
+
+
+def further(known: Sequence[float], best: float) -> float | None:
+    """The next number beyond the best, as far again as its neighbour is; None where it lies between others."""
+    if len(known) < 2 or best not in (known[0], known[-1]):
+        return None
+    return float(f"{best * best / (known[1] if best == known[0] else known[-2]):.3g}")

@@ -165,3 +165,5 @@ def test_policies_that_do_not_fit_are_refused():
             require_fits(environment, policy, policy.init(KEY))
     policy = gaussian_policy(2, 2)
     require_fits(environment, policy, policy.init(KEY))
+    with jax.enable_x64(False):  # as users have it: nothing may be asked for in double precision, which JAX warns of
+        require_fits(environment, policy, policy.init(KEY))

@@ -11,7 +11,7 @@ import pytest
 from matplotlib.figure import Figure
 
 import experiments
-from experiments import rl, rl_measures, rl_navigation, rl_remarks, rl_training, study
+from experiments import rl, rl_measures, rl_navigation, rl_settings, rl_training, study
 from experiments.rl_measures import Found
 from metaprior.evaluation import TEST_SEED
 from metaprior.models.base import foreign
@@ -153,19 +153,43 @@ def kept(looks, finite):
 
 def test_the_best_rate_is_chosen_by_its_last_look_and_one_that_ran_away_is_out():
     looks = [[[0, -1, -1], [0, -9, -9]], [[0, -9, -9], [-50, -3, -5]], [[0, 5, 5], [0, 7, 7]]]
-    number, tried = rl_training.chosen([0.1, 0.2, 0.3], kept(looks, [True, True, False]))
-    assert number == 0.2
+    tried = rl_training.scored([0.1, 0.2, 0.3], kept(looks, [True, True, False]))
     assert [each["validation"] for each in tried] == [-9.0, -4.0, None]
-    with pytest.raises(ValueError, match="no training of the search stayed finite"):
-        rl_training.chosen([0.1], kept([[[0, np.nan, 0]]], [True]))
+    assert rl_training.best_of(tried) == 0.2
+    with pytest.raises(ValueError, match=r"no training of the search stayed finite: tried 0\.1"):
+        rl_training.search(lambda numbers: kept([[[0, np.nan, 0]]], [True]), [0.1], 1)
+
+
+@pytest.mark.parametrize(
+    ("peak", "beyond", "expected"),
+    [
+        (1.1, 2, [0.3, 1.0, 3.0]),  # inside at once
+        (25.0, 2, [0.3, 1.0, 3.0, 9.0, 27.0]),  # two more, and the best is still the last
+        (8.0, 4, [0.3, 1.0, 3.0, 9.0, 27.0]),  # ends when it is inside
+        (0.1, 1, [0.09, 0.3, 1.0, 3.0]),
+        (100.0, 0, [0.3, 1.0, 3.0]),
+    ],
+)
+def test_a_search_goes_on_beyond_its_ends(peak, beyond, expected):
+    """Rates that are better the closer they are to a peak, in logarithms."""
+    asked = []
+
+    def trial(numbers):
+        asked.extend(numbers)
+        return kept([[[0, -abs(np.log(n / peak))] * 2] for n in numbers], [True] * len(numbers))
+
+    tried = rl_training.search(trial, [0.3, 1.0, 3.0], beyond)
+    assert [each["number"] for each in tried] == expected and sorted(asked) == expected
+    best = min(expected, key=lambda number: abs(np.log(number / peak)))
+    assert rl_training.best_of(tried) == best
 
 
 def test_every_method_tries_as_many_rates_around_its_own():
     settings = rl_navigation.FULL
     tried = {name: rl.numbers_of(settings, name) for name in settings.methods if name != "scratch"}
-    assert {len(numbers) for numbers in tried.values()} == {len(settings.scratch_rates)} == {3}
-    assert tried["gem-bml+"] == tried["maml"] == [0.0003, 0.001, 0.003]  # the paper's in the middle
-    assert tried["maml-trpo"] == [0.003, 0.01, 0.03]
+    assert {len(numbers) for numbers in tried.values()} == {len(settings.factors)}
+    assert tried["gem-bml+"] == tried["maml"] == tried["reptile"] and 0.001 in tried["maml"]  # the paper's
+    assert 0.01 in tried["maml-trpo"]
     for name in ("gem-bml+", "maml", "reptile", "pretrain"):
         assert rl.put(settings, name).learner.method.rate == 0.1
     assert settings.search_seed not in settings.seeds
@@ -173,6 +197,27 @@ def test_every_method_tries_as_many_rates_around_its_own():
         full = experiments.get(name).scales["full"]
         assert all(rl.iterations_of(full, method) % full.looks == 0 for method in full.methods)
         assert (full.updates, full.test, full.rollouts) == (3, (40, 40), 20)
+
+
+def test_rates_fall_along_half_a_cosine():
+    """By hand, with steps of SGD on a constant gradient: one, a half, nothing of the rate at the start, the middle, the end."""
+    steps = rl_settings._falling("sgd", lambda count: 0.2, 4.0)
+    gradient, state, taken = jnp.ones(()), steps.init(jnp.zeros(())), []
+    for _ in range(6):
+        update, state = steps.update(gradient, state)
+        taken.append(-np.asarray(update))
+    np.testing.assert_allclose(
+        taken, 0.2 * np.array([1, 0.5 + 0.5 * 0.5**0.5, 0.5, 0.5 - 0.5 * 0.5**0.5, 0, 0]), atol=1e-7
+    )
+
+
+def test_trainings_of_another_length_have_other_rates():
+    """One program serves both: after the first of two iterations a rate has fallen further than after the first of four."""
+    plan = rl.plan_of(replace(TINY, iterations=4, looks=4), "pretrain")
+    advance = rl_training.programs(plan)
+    short, long = (rl_training.train(plan, advance, (1e-2,), (0,), length) for length in (2, 4))
+    np.testing.assert_array_equal(short.looks[0, 0], long.looks[0, 0])  # the first step is the same
+    assert not np.array_equal(short.looks[0, 1], long.looks[0, 1])
 
 
 def test_what_a_kept_cell_rests_on():
@@ -187,80 +232,15 @@ def test_what_a_kept_cell_rests_on():
 
 
 def test_fresh_forgets_the_trainings_of_the_study_alone():
-    training = rl._trainings(TINY, "gem-bml+")[0]
-    mine = rl._folder(TINY, "gem-bml+", *training)
-    other = mine.with_name("another")
-    for folder in (mine, other):
+    numbers = rl.numbers_of(TINY, "gem-bml+")
+    beyond = rl_training.further(numbers, numbers[-1]) or 0.0
+    mine = [
+        rl._folder(TINY, "gem-bml+", numbers, (100, 100), 1),
+        rl._folder(TINY, "gem-bml+", [beyond], (100,), 1),
+        rl._folder(TINY, "gem-bml+", [beyond], (0,), 2),
+    ]
+    other = mine[0].with_name("another")
+    for folder in (*mine, other):
         folder.mkdir(parents=True)
     rl.forget(TINY)
-    assert not mine.exists() and other.exists()
-
-
-# --- in words ---------------------------------------------------------------------------------------------------------
-
-
-def written(ours, maml, control):
-    """Results by hand: returns [seeds, tasks, updates] of three methods."""
-    found = {
-        "gem-bml+": np.asarray(ours, float),
-        "maml": np.asarray(maml, float),
-        "pretrain": np.asarray(control, float),
-    }
-    rows, curves = [], {}
-    for name, returns in found.items():
-        for step in range(returns.shape[2]):
-            mean, ci95 = study.mean_and_ci(returns[..., step])
-            rows.append(study.row(setting=rl.RETURNS, method=name, metric=f"return after {step}", mean=mean, ci95=ci95))
-        curves[name] = {
-            "task_returns": returns.tolist(), "by_trust": (returns - 1).tolist(), "number": 1e-3, "tried": [],
-            "finite": [True], "left_out": [0],
-        }  # fmt: skip
-    curves["scratch"] = {
-        "updates": [0, 1, 10],
-        "steps": [0, 100, 1000],
-        "returns": [-9, -5, -1],
-        "number": 0.01,
-        "tried": [],
-    }
-    settings = {"updates": 1, "environment": "rl-navigation", "iterations": 3, "shortened": []}
-    return {"settings": settings, "rows": rows, "curves": curves}
-
-
-def test_remarks_say_what_the_numbers_say():
-    noise = np.random.default_rng(0).normal(0, 0.01, (2, 6, 1))
-    of = lambda mean: np.concatenate([np.full((2, 6, 1), -9.0), mean + noise], axis=2)
-    words = " ".join(rl_remarks.remarks(written(of(-2), of(-4), of(-8))))
-    assert "the intervals are apart, GEM-BML+ above" in words
-    assert "GEM-BML+ minus maml, task by task: +2.00 ± 0.00 after 1 update (better)" in words
-    assert "1,000 steps for the -2 of gem-bml+" in words and "100 steps for the -8 of pretrain" in words
-    assert "gem-bml+ -1.00 ± 0.00 after 1 update (worse)" in words  # trust regions
-    words = " ".join(rl_remarks.remarks(written(of(-8), of(-4), of(-2))))
-    assert "the intervals are apart, GEM-BML+ below" in words and "(worse)" in words.partition("maml, task by task")[2]
-    wide = of(-4) + np.random.default_rng(1).normal(0, 5, (2, 6, 2))
-    words = " ".join(rl_remarks.remarks(written(of(-4), wide, wide)))
-    assert "the intervals overlap" in words and "(not apart)" in words
-
-
-def test_the_hypothesis_on_trust_regions_is_told_with_the_spread_and_held_against_the_paper(monkeypatch):
-    monkeypatch.setattr(rl_remarks, "_other", lambda name: None)
-    results = written(np.zeros((1, 3, 2)), np.zeros((1, 3, 2)), np.zeros((1, 3, 2)))
-    for setting, metric, mean in (
-        (rl.POLICIES, "KL of the first step", 0.3), (rl.POLICIES, "KL around the mean", 0.7), (rl.TRUST, "return after 1", 2.5),
-    ):  # fmt: skip
-        results["rows"].append(study.row(setting=setting, method="gem-bml+", metric=metric, mean=mean))
-    words = rl_remarks._hypothesis(results)
-    assert "a KL of 0.3 (30 times the bound)" in words and "lie 0.7 around their mean" in words
-    assert "change the last return by +2.5, as the paper finds" in words
-    results["settings"]["environment"] = "rl-cheetah-velocity"
-    assert "+2.5, other than the paper finds" in rl_remarks._hypothesis(results)
-    results["rows"][-1]["ci95"] = 3.0
-    assert "+2.5, which settles nothing, the intervals overlap" in rl_remarks._hypothesis(results)
-
-
-def test_what_ran_away_is_said():
-    lost = np.full((1, 3, 2), np.nan)
-    fine = np.zeros((1, 3, 2))
-    results = json.loads(json.dumps(study.plain(written(lost, fine, fine))))
-    words = " ".join(rl_remarks.remarks(results))
-    assert "some task ran away" in words
-    assert "of pretrain" in words and "of gem-bml+, " not in words
+    assert not any(folder.exists() for folder in mine) and other.exists()

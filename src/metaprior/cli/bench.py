@@ -86,8 +86,8 @@ examples:
   metaprior bench rl --only 'navigation rollouts' --trajectories 65540
   metaprior bench rl --out results/bench-rl.json
 
-Half-cheetah runs on MuJoCo's own engine where JAX computes on a CPU, and on MJX where it has an accelerator; it needs
-pip install 'metaprior[rl]'. The first call, which compiles, is not timed."""
+Half-cheetah runs on MuJoCo's own engine where JAX computes on a CPU, and by equations of its own, which agree with it, where
+there is an accelerator; it needs pip install 'metaprior[rl]'. The first call, which compiles, is not timed."""
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,7 @@ class Sized(Protocol):
 
 def require_fits(environment: Sized, policy: Model, params: PyTree) -> None:
     """Refuse a policy that takes other observations, or gives other actions, than the environment."""
-    observations = jax.ShapeDtypeStruct((1, environment.observation_size), float)
+    observations = jax.eval_shape(lambda: jnp.zeros((1, environment.observation_size)))  # in the precision that is set
     try:
         outputs = jax.eval_shape(policy.apply, params, observations).shape
     except (TypeError, ValueError) as error:

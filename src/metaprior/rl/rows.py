@@ -43,6 +43,12 @@ ROWS: dict[str, tuple[str, str, dict[str, Any], str]] = {
     "gem-bml+rates": ("GEM-BML+ with a learned rate for each weight", "gem-bml+", _RATES, "adam"),
     "gem-bml+trpo": ("GEM-BML+ with trust-region inner steps", "gem-bml+", _GEM_TRPO, "sgd"),
     "pretrain-trpo": ("the control, adapted by trust-region steps", "pretrain", {"options": {}} | _TRPO, "adam"),
+    # What a prior is trained for is the update at which its meta-gradient is taken. These look beyond the first one.
+    "gem-bml+two": ("GEM-BML+ with two steps in the second stage: for the first update and the second", "gem-bml+",
+                    _POINT | {"steps": (1, 2)}, "adam"),
+    "gem-bml+late": ("GEM-BML+ that adapts twice before the second stage: for the second update", "gem-bml+",
+                     _POINT | {"steps": (2, 1)}, "adam"),
+    "maml-two": ("backprop through two updates, meta-steps of Adam", "maml", dict(steps=(2, 0)), "adam"),
 }  # fmt: skip
 
 
