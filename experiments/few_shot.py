@@ -116,7 +116,7 @@ def measure(settings: Settings, cell: study.Cell) -> study.Results:
             validation=settings.validation,
         )
         printed = PAPER.get(settings.tasks, {}).get(name, {}).get(setting)
-        paper = printed if protocol in ("paper", "shifted") and kind in ("best", "paper") else None
+        paper = printed if protocol in ("paper", "views") and kind in ("best", "paper") else None
         words = f"{setting}, {'the paper’s settings' if kind == 'paper' else kind}{_shorter(settings, cell)}"
         found += images.rows(result, setting=words, method=name, protocol=protocol, paper=paper)
         single[protocol] = np.round(100 * result.accuracy.astype(float).mean(axis=0), 2)

@@ -31,7 +31,7 @@ def figure(results: study.Results) -> Figure:
 
 MARKS = {
     "paper": ("o", figures.BLUE),
-    "shifted": ("D", "tab:green"),
+    "views": ("D", "tab:green"),
     "strict": ("s", figures.ORANGE),
     "inductive": ("^", figures.GREY),
 }
@@ -72,7 +72,7 @@ def remarks(results: study.Results) -> list[str]:
         if row["paper"] is not None and row["mean"] is not None:
             gap = row["mean"] - row["paper"]
             verdict = "within its interval of" if abs(gap) <= (row["ci95"] or 0) else "above" if gap > 0 else "below"
-            who = _label(row) + (", answers averaged over shifts" if row["metric"].endswith("shifted") else "")
+            who = _label(row) + (", answers averaged over views" if row["metric"].endswith("views") else "")
             sentences.append(
                 f"{row['setting'].split(',')[0]}, {who}: {row['mean']:.2f} ± {row['ci95'] or 0:.2f}, {verdict} the "
                 f"{row['paper']:g} that the paper prints ({gap:+.2f})."

@@ -60,14 +60,12 @@ class Protocol(NamedTuple):
     queries: int  # of each class
     inductive: bool
     tasks: int
-    shifts: int = 0  # pixels that answers are averaged over
+    views: bool = False  # whether answers are averaged over views of an image
 
 
 PROTOCOLS = {
     "paper": Protocol("the paper's protocol: one query a class, classified together", 1, False, 600),
-    "shifted": Protocol(
-        "the same, answers averaged over shifts of all images by up to a pixel", 1, False, 600, shifts=1
-    ),
+    "views": Protocol("the same, answers averaged over views: shifted, or mirrored", 1, False, 600, views=True),
     "strict": Protocol("15 queries a class, classified together", 15, False, 1000),
     "inductive": Protocol("15 queries a class, one by one", 15, True, 1000),
 }
@@ -84,7 +82,7 @@ def set_up(variant: Variant, *, tasks: str, setting: str, iterations: int, proto
         method=methods.get(variant.method, **changed),
         eval_queries=None if protocol is None else protocol.queries,
         inductive=protocol is not None and protocol.inductive,
-        shifts=0 if protocol is None else protocol.shifts,
+        views=protocol is not None and protocol.views,
     )
 
 

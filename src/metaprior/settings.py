@@ -1,7 +1,7 @@
 """What a run is: the one dataclass that configures the code, the command line and the run folder."""
 
 import dataclasses
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,7 +15,7 @@ from metaprior.meta import MetaLearner, meta_learner
 from metaprior.models import Model, conv4, conv4_features, mlp, resnet12, resnet12_features
 from metaprior.models.convolution import quickest
 from metaprior.models.head import with_head
-from metaprior.models.shifts import shift_averaged
+from metaprior.models.views import MIRRORED, SHIFTED, View, seen
 from metaprior.names import require_known
 from metaprior.optimizers import meta_optimizer
 from metaprior.predict import Predictor, default_predictor
@@ -178,7 +178,7 @@ def assemble(
     method: methods.Method | None = None,
     eval_queries: int | None = None,
     inductive: bool = False,
-    shifts: int = 0,
+    views: bool = False,
     environment: Environment | None = None,
 ) -> Setup:
     """From settings to a learner that can be trained: the only place where the pieces meet.
@@ -188,7 +188,8 @@ def assemble(
         method: one of your own, `get_method("maml", clip=10.0)`, in place of the row that the settings name.
         eval_queries: query points of a task in evaluation (of each class, where there are classes); None: as many as usual.
         inductive: whether images are classified one by one instead of together.
-        shifts: average answers over shifts of an image by up to so many pixels; a prior may be learned without.
+        views: average answers over views of an image: characters shifted by up to a pixel, photographs mirrored. A prior is
+            learned without.
         environment: where an agent acts, in place of the one that the settings name.
     """
     require_known("task set", settings.tasks, TASK_SETS)
@@ -198,9 +199,8 @@ def assemble(
     tasks = tasks_of(settings, eval_queries)
     exact_head = method.posterior == last_layer().name
     model = network(settings, tasks, exact_head=exact_head, once=_differentiated_once(method))
-    if shifts and tasks.shape is None:
-        raise ValueError(f"images can be shifted, and {settings.tasks} has none: leave shifts at 0")
-    model = shift_averaged(model, shifts)
+    if views:
+        model = seen(model, _views(tasks))
     if tasks.shape is not None and exact_head:
         tasks = with_targets(tasks)
     if exact_head or tasks.shape is None:
@@ -259,6 +259,17 @@ NETWORKS = ("conv4", "resnet12")
 WATCH_EVERY = 25  # iterations on images between looks at the query: its forward passes are a good part of the work
 
 
+def _views(tasks: Tasks) -> Sequence[View]:
+    if tasks.shape is None:
+        raise ValueError(f"images can be seen in several views, and {tasks.name} has none: leave views out")
+    return SHIFTED if _characters(tasks.shape) else MIRRORED
+
+
+def _characters(shape: tuple[int, int, int]) -> bool:
+    """Rather than photographs, which are larger."""
+    return shape[0] < 64
+
+
 def _differentiated_once(method: methods.Method) -> bool:
     """Whether nothing takes second derivatives of the network: what Gradient-EM is for."""
     return method.row == "gem" and method.inference in ("gradient", "preconditioned", "conjugate")
@@ -280,7 +291,7 @@ def network(settings: Settings, tasks: Tasks, *, exact_head: bool, once: bool = 
         return mlp((*sizes, tasks.outputs), init="glorot")
     require_known("network", settings.network or NETWORKS[0], NETWORKS)
     require_known("head", settings.head or "shared", ("shared", "own"))
-    small = tasks.shape[0] < 64  # characters: strides; photographs: pooling
+    small = _characters(tasks.shape)  # strides; photographs: pooling
     options: dict[str, Any] = {"how": quickest(once=once)}
     options |= {} if settings.precision is None else {"precision": settings.precision}
     pools = settings.network != "resnet12"  # which does so in any case

@@ -25,7 +25,7 @@ examples:
   metaprior evaluate runs/sine --tasks-count 2000 --steps 20
   metaprior evaluate runs/sine --json | jq .mse[-1]
   metaprior evaluate runs/characters --queries 1 --inductive
-  metaprior evaluate runs/characters --shifts 1
+  metaprior evaluate runs/characters --views
 
 Of agents: returns after 0, 1, … updates in unseen tasks; usually 40 tasks, 3 steps (updates) of 40 rollouts each."""
 
@@ -49,8 +49,8 @@ class Evaluate:
     """Query points of a task; of each class, where there are classes."""
     inductive: bool = False
     """Classify images one by one: batch statistics come from the support alone."""
-    shifts: int = 0
-    """Average answers over shifts of an image by up to so many pixels; 1 makes nine of it, and takes nine times as long."""
+    views: bool = False
+    """Average answers over views of an image: characters shifted by up to a pixel (nine views), photographs mirrored (two)."""
     rollouts: int | None = None
     """Of agents: trajectories of each update, and of each mean return."""
     out: Annotated[Path | None, tyro.conf.arg(help_behavior_hint=f"(default: RUN/{FILE})")] = None
@@ -77,7 +77,7 @@ def run(argv: list[str]) -> int:
 
 
 def _of_policy(asked: Evaluate) -> int:
-    for name in ("queries", "inductive", "shifts"):
+    for name in ("queries", "inductive", "views"):
         if getattr(asked, name):
             raise ValueError(f"--{name} is not for agents, and {asked.run} is a prior over policies: leave it out")
     rollouts = policies.ROLLOUTS if asked.rollouts is None else asked.rollouts
@@ -101,9 +101,9 @@ def _tell(asked: Evaluate, result: dict[str, Any], shown: Table | Group, notes: 
 def opened(asked: Evaluate) -> Trained:
     """The run; another way to ask its tasks gets a calibration of its own."""
     trained = training.open_trained(asked.run, steps=asked.steps)
-    if asked.queries is None and not asked.inductive and not asked.shifts:
+    if asked.queries is None and not asked.inductive and not asked.views:
         return trained
-    setup = assemble(trained.setup.settings, eval_queries=asked.queries, inductive=asked.inductive, shifts=asked.shifts)
+    setup = assemble(trained.setup.settings, eval_queries=asked.queries, inductive=asked.inductive, views=asked.views)
     if asked.inductive and setup.model.inductive is None:
         raise ValueError("--inductive is for networks with batch statistics: this run has none, leave it out")
     steps = max(asked.steps, training.TEST_STEPS)

@@ -6,7 +6,7 @@ from metaprior.models.layers import BatchNorm, Conv, Dense, NoisyWeight
 from metaprior.models.mlp import mlp
 from metaprior.models.noise import noisy_params, require_noisy, variance_ratio
 from metaprior.models.resnet import resnet12, resnet12_features
-from metaprior.models.shifts import shift_averaged
+from metaprior.models.views import seen
 
 __all__ = [
     "BatchNorm",
@@ -22,6 +22,6 @@ __all__ = [
     "require_noisy",
     "resnet12",
     "resnet12_features",
-    "shift_averaged",
+    "seen",
     "variance_ratio",
 ]

@@ -1,4 +1,4 @@
-"""Answers averaged over shifts of images: what a loop over shifted images gives, in every form a model has."""
+"""Answers averaged over views of images: what a loop over turned images gives, in every form a model has."""
 
 import jax
 import jax.numpy as jnp
@@ -7,7 +7,7 @@ import pytest
 
 from metaprior.benchmarks.images_problem import Setting, random_pool
 from metaprior.benchmarks.images_problem import set_up as usual
-from metaprior.models import conv4, shift_averaged
+from metaprior.models import conv4, seen, views
 from metaprior.settings import Settings, assemble
 from metaprior.training import initial_state
 
@@ -26,26 +26,33 @@ def shifted(x, i, j):
     return x[:, rows][:, :, columns]
 
 
-@pytest.mark.parametrize("pixels", [1, 2])
-def test_answers_are_the_mean_over_shifted_batches(pixels):
-    model, support, x = shift_averaged(NETWORK, pixels), images(4), images(5, seed=1)
-    ways = [(i, j) for i in range(-pixels, pixels + 1) for j in range(-pixels, pixels + 1)]
-    expected = np.mean([NETWORK.apply(PARAMS, shifted(x, *way)) for way in ways], axis=0)
+def mirror(x):
+    return x[:, :, np.arange(x.shape[2])[::-1]]
+
+
+WAYS = {
+    "shifted": (views.SHIFTED, [lambda x, i=i, j=j: shifted(x, i, j) for i in (-1, 0, 1) for j in (-1, 0, 1)]),
+    "mirrored": (views.MIRRORED, [lambda x: x, mirror]),
+    "far": ((views.shifted(3, -2),), [lambda x: shifted(x, 3, -2)]),
+}
+
+
+@pytest.mark.parametrize("name", WAYS)
+def test_answers_are_the_mean_over_turned_batches(name):
+    asked, ways = WAYS[name]
+    model, support, x = seen(NETWORK, asked), images(4), images(5, seed=1)
+    expected = np.mean([NETWORK.apply(PARAMS, way(x)) for way in ways], axis=0)
     np.testing.assert_allclose(jax.jit(model.apply)(PARAMS, x), expected, atol=1e-10)
     assert NETWORK.inductive is not None and model.inductive is not None
-    alone = [NETWORK.inductive(PARAMS, shifted(support, *way), shifted(x, *way)) for way in ways]
+    alone = [NETWORK.inductive(PARAMS, way(support), way(x)) for way in ways]
     np.testing.assert_allclose(jax.jit(model.inductive)(PARAMS, support, x), np.mean(alone, axis=0), atol=1e-10)
 
 
-def test_no_shift_is_the_model_itself():
-    assert shift_averaged(NETWORK, 0) is NETWORK
-
-
 def test_an_exact_head_is_inferred_from_averaged_features():
-    """A setup that shifts answers as one whose features were averaged by hand and given to the same formulas."""
+    """A setup with views answers as one whose features were averaged by hand and given to the same formulas."""
     setting = Setting("omniglot", ways=2, shots=1, queries=2, meta_batch=1, filters=2, target=None)
     plain = usual(setting, "gem-bml+last-layer", precision=None)
-    setup = assemble(plain.settings, shifts=1)
+    setup = assemble(plain.settings, views=True)
     state, episode = initial_state(plain), plain.tasks.sample(jax.random.key(1), *random_pool("omniglot", 3, 4))
     prior, noise = state.prior.dist, plain.learner.method.options["noise_std"]
     found = setup.learner.adapt(jax.random.key(2), state, episode.support, 1).mean[-1]
@@ -60,8 +67,13 @@ def test_an_exact_head_is_inferred_from_averaged_features():
     np.testing.assert_allclose(found, expected, atol=1e-8)
 
 
-def test_what_cannot_be_shifted_is_refused_in_words():
-    with pytest.raises(ValueError, match="zero pixels or more, got -1"):
-        shift_averaged(NETWORK, -1)
-    with pytest.raises(ValueError, match="sinusoid has none: leave shifts at 0"):
-        assemble(Settings("sinusoid"), shifts=1)
+def test_photographs_are_mirrored_and_characters_shifted():
+    names = {name: assemble(Settings(name, filters=2), views=True).model.name for name in ("omniglot", "miniimagenet")}
+    assert [name.removeprefix("conv4-") for name in names.values()] == ["28x28x1-5-9-views", "84x84x3-5-2-views"]
+
+
+def test_what_cannot_be_seen_otherwise_is_refused_in_words():
+    with pytest.raises(ValueError, match="one view or more, got none"):
+        seen(NETWORK, ())
+    with pytest.raises(ValueError, match="sinusoid has none: leave views out"):
+        assemble(Settings("sinusoid"), views=True)
