@@ -4,6 +4,7 @@ They run the same program; the first writes and shows, the others compute. JAX's
 """
 
 import json
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -18,6 +19,7 @@ from metaprior.parallel import on_numbers
 START_UP = 60  # seconds in which all processes must have come
 HEARTBEAT = 10  # seconds without a sign of life after which a process counts as lost
 FAREWELL = 10  # seconds that those who are done wait for the others
+_STATUS = re.compile(r"[A-Z_]+:")  # how the runtime begins to say what happened
 
 
 class Lost(OSError):
@@ -91,11 +93,12 @@ def anybody(flag: bool) -> bool:
 
 @contextmanager
 def watched() -> Iterator[None]:
-    """Turns the runtime's word for a connection that broke into ours."""
+    """Turns the runtime's words for a connection that broke into ours."""
     try:
         yield
-    except jax.errors.JaxRuntimeError as error:
-        if not several() or "RESOURCE_EXHAUSTED" in str(error):
+    except (jax.errors.JaxRuntimeError, ValueError) as error:  # which of the two, depends on where it was noticed
+        status = _STATUS.match(str(error))
+        if not several() or status is None or status[0] == "RESOURCE_EXHAUSTED:":
             raise
         reason = str(error).strip().splitlines()[0]
         raise Lost(f"another process of the job is gone ({reason})") from error

@@ -11,12 +11,13 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int
 
-from metaprior import checkpoints, parallel, processes, runs
+from metaprior import checkpoints, processes, runs
 from metaprior.classes import class_predictor
 from metaprior.evaluation import VALIDATION_SEED, calibrate_steps
 from metaprior.interrupts import deferred_interrupt
-from metaprior.meta import Info, State, trainer
+from metaprior.meta import Info, State
 from metaprior.predict import Calibration
+from metaprior.programs import program
 from metaprior.rl.progress import looker
 from metaprior.rl.replay import iteration_fault
 from metaprior.settings import Setup, as_dict, assemble, from_dict
@@ -67,22 +68,12 @@ def trial_episode(setup: Setup) -> Episode:
     return setup.tasks.sample(jax.random.key(setup.settings.seed), *setup.tasks.pool("train"))
 
 
-def program(setup: Setup, mesh: Mesh | None = None) -> Callable[[State, int], tuple[State, Info]]:
-    """(state, num_iterations) -> (state, infos), compiled, with the data that tasks are drawn from: on one device or a mesh."""
-    pieces = setup.learner, setup.tasks.sample, setup.learner.method.meta_batch
-    if mesh is None:
-        compiled, pool = jax.jit(trainer(*pieces), static_argnums=1), jax.device_put(setup.tasks.pool("train"))
-        return lambda state, length: jax.block_until_ready(compiled(state, length, *pool))
-    compiled = jax.jit(parallel.trainer(*pieces, mesh), static_argnums=1)
-    pool = parallel.everywhere(mesh, setup.tasks.pool("train"))
-    return lambda state, length: parallel.here(compiled(parallel.everywhere(mesh, state), length, *pool))
-
-
 def train(
     setup: Setup,
     run: runs.Run | None,
     *,
     mesh: Mesh | None = None,
+    by_layer: bool = False,
     chunk: int = 500,
     checkpoint_every: int = 2000,
     report: Callable[[Progress], None] = lambda progress: None,
@@ -93,6 +84,7 @@ def train(
         setup: the pieces.
         run: from `create_run`; None in a process that computes for the first one, which alone reads and writes the folder.
         mesh: the devices to train on, of all processes; None for one device. See `parallel`.
+        by_layer: whether each device keeps the prior and the meta-optimiser's state of its own layers alone; see `layers`.
         chunk: iterations per compiled call; metrics are averaged over a chunk.
         checkpoint_every: iterations between checkpoints, rounded up to whole chunks.
         report: called after each chunk.
@@ -102,7 +94,7 @@ def train(
         runs.rewind(run, int(state.iteration))
     if processes.several():
         state = processes.of_first(state)
-    compiled, trial = program(setup, mesh), trial_episode(setup).support
+    compiled, trial = program(setup, state, mesh, by_layer=by_layer), trial_episode(setup).support
     look = looker(setup.rl, VALIDATION_SEED) if setup.rl is not None and run is not None else lambda state: np.zeros(0)
     last_saved, rows, explained = int(state.iteration), [], False
     with deferred_interrupt() as interrupted:
@@ -267,7 +259,7 @@ def watched_mean(values: Float[np.ndarray, "... iterations"]) -> Float[np.ndarra
 
 
 def _fault(
-    setup: Setup, compiled: Callable[..., Any], state: State, bad: Bool[np.ndarray, " iterations"]
+    setup: Setup, compiled: Callable[[State, int], Any], state: State, bad: Bool[np.ndarray, " iterations"]
 ) -> str | None:
     """Of agents: what went wrong in the first bad iteration of a chunk, in words that name the task and the step."""
     if setup.rl is None:

@@ -91,6 +91,8 @@ class Train:
     """Print the memory and the time that the run will take, from a trial of a few iterations, and do not begin it."""
     devices: str | None = None
     """On how many devices tasks are spread: a number, or all; one if not given. Results stay what they are."""
+    by_layer: bool = False
+    """On several devices: each keeps the prior and the meta-optimiser's state of its own layers alone. Results stay the same."""
     coordinator: str | None = None
     """Of several processes: HOST:PORT of the first. All are given the same command; only the first reads and writes --out."""
     processes: int | None = None
@@ -117,13 +119,17 @@ def _run(asked: Train, argv: list[str], *, many: bool) -> int:
     if many:
         asked = _as_the_first(asked)
     mesh = _mesh(asked.devices, many=many)
+    if asked.by_layer and mesh is None:
+        raise ValueError("--by-layer divides layers among devices: say which, --devices all")
     setup = assemble(asked.settings.checked())
     if asked.estimate:
         if mesh is not None:
             raise ValueError("--estimate is for one device: leave out --devices and --coordinator")
         console.output().print(estimated(setup, done=_done(folder) if asked.resume else 0))
         return 0
-    flags: dict[str, Any] = dict(mesh=mesh, chunk=asked.chunk, checkpoint_every=asked.checkpoint_every)
+    flags: dict[str, Any] = dict(
+        mesh=mesh, by_layer=asked.by_layer, chunk=asked.chunk, checkpoint_every=asked.checkpoint_every
+    )
     if not processes.first():
         training.train(setup, None, **flags)
         return 0
@@ -137,21 +143,24 @@ def _run(asked: Train, argv: list[str], *, many: bool) -> int:
 def _mesh(devices: str | None, *, many: bool) -> Mesh | None:
     if devices is None and not many:
         return None
-    if devices not in (None, "all") and not devices.isdigit():
+    if devices is not None and devices != "all" and not devices.isdigit():
         raise ValueError(f"--devices is a number or all, got {devices!r}")
     return parallel.task_mesh(None if devices in (None, "all") else int(devices))
+
+
+SAME = ("chunk", "checkpoint_every", "devices", "by_layer", "estimate")
 
 
 def _as_the_first(asked: Train) -> Train:
     """The flags of the first process, for all, so that all run one program. Where images lie may differ from host to host."""
     mine = {"settings": as_dict(asked.settings), "versions": [jax.__version__, str(jax.numpy.zeros(()).dtype)]}
     mine["settings"]["data_dir"] = None
-    mine |= {name: getattr(asked, name) for name in ("chunk", "checkpoint_every", "devices", "estimate")}
+    mine |= {name: getattr(asked, name) for name in SAME}
     theirs = processes.words_of_first(mine)
     if theirs["versions"] != mine["versions"]:
         raise ValueError(f"the first process runs JAX {theirs['versions']}, this one {mine['versions']}: use the same")
     settings = from_dict(theirs["settings"] | {"data_dir": asked.settings.data_dir})
-    same = {name: theirs[name] for name in ("chunk", "checkpoint_every", "devices", "estimate")}
+    same = {name: theirs[name] for name in SAME}
     return replace(asked, settings=Choices(**vars(settings)), **same)
 
 
