@@ -180,19 +180,19 @@ def meta_learner(
         return Statistics(total, *sums, *counts)
 
     def update(state, found):
-        means = _means(found)
-        grads = trees.like(state.prior, means.gradient)
+        mean = means(found)
+        grads = trees.like(state.prior, mean.gradient)
         updates, opt_state = optimizer.update(jax.tree.map(jnp.negative, grads), state.opt_state, state.prior)
         prior = jax.tree.map(jnp.add, state.prior, updates)
         prior = bounded(method.widths, method.rates, prior, method.std)
         none_kept = found.kept == 0
         prior, opt_state, memory = trees.where(
-            none_kept, (state.prior, state.opt_state, state.memory), (prior, opt_state, means.memory)
+            none_kept, (state.prior, state.opt_state, state.memory), (prior, opt_state, mean.memory)
         )
         step_norm = jnp.sqrt(jnp.square(trees.vector(updates)).sum())  # finite if and only if the new prior is
         info = Info(
-            query_nll=means.query_nll,
-            elbo=means.elbo,
+            query_nll=mean.query_nll,
+            elbo=mean.elbo,
             left_out=found.left_out.astype(jnp.int32),
             finite=~none_kept & jnp.isfinite(step_norm),
             step_norm=jnp.where(none_kept, 0.0, step_norm),
@@ -254,6 +254,13 @@ def numbered_keys(key: Key, numbers: Int[Array, " T"]) -> Key:
     return jax.vmap(lambda number: jax.random.fold_in(key, number))(numbers)
 
 
+def means(found: Statistics) -> Statistics:
+    """Over the tasks kept, of all but the counts; zero where there are none."""
+    count = jnp.maximum(found.kept, 1)
+    mean = lambda leaf: leaf / count.astype(leaf.dtype) if jnp.issubdtype(leaf.dtype, jnp.inexact) else leaf
+    return jax.tree.map(mean, found)._replace(kept=found.kept, left_out=found.left_out)
+
+
 def _start(cell: Cell, prior: Prior) -> Dist:
     return cell.family.start(prior.dist)
 
@@ -266,12 +273,6 @@ def _sum_of_kept(kept, tree):
         return jnp.where(mask, leaf, 0).sum(axis=0)
 
     return jax.tree.map(total, tree)
-
-
-def _means(found: Statistics) -> Statistics:
-    count = jnp.maximum(found.kept, 1)
-    mean = lambda leaf: leaf / count.astype(leaf.dtype) if jnp.issubdtype(leaf.dtype, jnp.inexact) else leaf
-    return jax.tree.map(mean, found)
 
 
 def _statistics(tree) -> Float[Array, "3"]:
