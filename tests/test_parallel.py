@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -138,6 +139,13 @@ def test_whole_numbers_are_not_summed():
 def test_layers_are_what_share_all_but_the_last_name():
     weights = {"b": {"weight": jnp.zeros((2, 3)), "bias": jnp.zeros(3)}, "scale": jnp.zeros(1), "shift": jnp.zeros(2)}
     assert sorted(map(len, layers.layer_groups(weights))) == [1, 2, 9]
+
+
+def test_the_example_of_the_docs_runs():
+    (example,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "scale.md").read_text(), flags=re.S)
+    names: dict = {}
+    exec(example.replace(", 100)", ", 2)"), names)
+    assert names["infos"].finite.tolist() == [True, True] and names["prior"].dist.mean.layers[0].bias.shape == (8,)
 
 
 @pytest.mark.parametrize("changes", [dict(method="reptile", optimizer="shared-adam"), dict(method="bmaml")])

@@ -94,6 +94,23 @@ def test_the_command_shows_the_formulas_and_writes_rows(tmp_path, capsys):
     assert speed["1 device"] == pytest.approx(5 / 0.01)
 
 
+def test_what_was_measured_elsewhere_is_read_from_its_results(tmp_path, capsys):
+    row = {"method": "gem-bml+", "metric": "ms of an iteration", "hardware": "a card"}
+    other = row | {"method": "maml", "setting": "omniglot-5w1s, float32", "mean": 7.0}
+    timed = {"omniglot-5w1s, float32": 2.0, "omniglot-20w1s, float32": 3.0}
+    rows = [other, *(row | {"setting": setting, "mean": mean} for setting, mean in timed.items())]
+    path = tmp_path / "bench-images.json"
+    path.write_text(json.dumps({"rows": rows}))
+    for flags, seconds, tasks in (([], 0.002, 32), (["--setting", "omniglot-20w1s, float32"], 0.003, 16)):
+        assert main(["plan", "--measured", str(path), *flags, "--json"]) == 0
+        found = json.loads(capsys.readouterr().out)["measured"]
+        assert (found["seconds"], found["tasks"], found["device"]) == (pytest.approx(seconds), tasks, "a card")
+    assert main(["plan", "--measured", str(path), "--setting", "omniglot-9w1s, float32"]) == 2
+    path.write_text("{}")
+    assert main(["plan", "--measured", str(path)]) == 2
+    assert "cannot be read as results" in capsys.readouterr().err
+
+
 def test_a_meta_step_is_timed_here_unless_it_is_given(capsys):
     assert main(["plan", "sinusoid", "--hidden", "4", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)

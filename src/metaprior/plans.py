@@ -52,7 +52,7 @@ class Phones(NamedTuple):
     """Clients of a federation, and their server. Bytes a second and seconds; assumed, not measured."""
 
     tasks: int = 10  # k, of each in a round
-    slower: float = 10.0  # than the measured device, at one task
+    slower: float = 10.0  # than the measured device, at one task; of a graphics card say 500
     start: float = 5.0
     down: float = 5 * MB
     up: float = 1 * MB

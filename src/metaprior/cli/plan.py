@@ -13,11 +13,13 @@ from rich import box
 from rich.table import Table
 
 from metaprior import estimates, plans
+from metaprior.benchmarks.images_problem import SETTINGS, set_up
 from metaprior.benchmarks.origin import commit, hardware
 from metaprior.cli import console
 from metaprior.cli.arguments import parse
 from metaprior.cli.bench import write
 from metaprior.cli.train import Choices
+from metaprior.names import require_known
 from metaprior.plans import GB, MB, Measured, Network, Phones, Row
 from metaprior.settings import Setup, assemble
 from metaprior.training import initial_state
@@ -26,11 +28,13 @@ HELP = """Plan past one machine: bytes, seconds and tasks a second on 8, 64 and 
 
 examples:
   metaprior plan omniglot --method gem-bml+ --meta-batch 32
-  metaprior plan sinusoid --seconds 0.002
+  metaprior plan sinusoid --seconds 0.002 --phone-slower 20
+  metaprior plan --measured results/bench-images.json --setting 'omniglot-5w1s, tf32' --phone-slower 500
   metaprior plan omniglot --between 50 --phone-up 0.5 --out results/bench-plan.json
 
-A meta-step is timed here, on one device, unless --seconds says what it takes; the rest is arithmetic, and is printed below the
-table. How fast connections are is assumed: the flags say what. Every device gets as many tasks as this one has (--meta-batch)."""
+A meta-step is timed here, on one device, unless --seconds says what it takes, or --measured where it was written down by
+metaprior bench images; the rest is arithmetic, and is printed below the table. How fast connections are is assumed: the flags
+say what. Every device gets as many tasks as the one that was timed (--meta-batch)."""
 
 USUAL, POCKET = Network(), Phones()
 
@@ -42,6 +46,10 @@ class Plan:
     settings: Choices
     seconds: float | None = None
     """Of a meta-step on one device, where it is known; auto: it is timed here."""
+    measured: Annotated[Path | None, tyro.conf.arg(help_behavior_hint="(default: none)")] = None
+    """Results of `metaprior bench images`, measured on any machine; settings are then those that were timed."""
+    setting: Annotated[str | None, tyro.conf.arg(help_behavior_hint="(default: the first)")] = None
+    """Which of them: 'omniglot-5w1s, tf32'."""
     per_host: int = USUAL.per_host
     """Devices of a host."""
     inside: float = USUAL.inside / GB
@@ -83,10 +91,13 @@ def run(argv: list[str]) -> int:
         asked.phone_tasks, asked.phone_slower, asked.phone_start, asked.phone_down * MB, asked.phone_up * MB,
         asked.server * GB,
     )  # fmt: skip
-    found = measured(assemble(asked.settings.checked()), asked.seconds)
+    if asked.measured is not None:
+        setting, found = from_results(asked.measured, asked.setting)
+    else:
+        setting = f"{asked.settings.tasks}, {asked.settings.method}"
+        found = measured(assemble(asked.settings.checked()), asked.seconds)
     rows = plans.plan(found, network, phones)
     if asked.out is not None:
-        setting = f"{asked.settings.tasks}, {asked.settings.method}"
         write(asked.out, record(found, network, phones, rows, setting, shlex.join(["metaprior", "plan", *argv])))
     if asked.json:
         told = [row._asdict() | {"tasks_per_second": row.tasks_per_second} for row in rows]
@@ -112,6 +123,29 @@ def measured(setup: Setup, seconds: float | None = None) -> Measured:
         with console.waiting("compiling and timing"), estimates.explained(setup):
             seconds = estimates.estimate(setup).seconds_of_iteration
     return Measured(entries, itemsize, setup.learner.method.meta_batch, seconds, device)
+
+
+METHOD, METRIC = "gem-bml+", "ms of an iteration"
+
+
+def from_results(path: Path, setting: str | None) -> tuple[str, Measured]:
+    """What `metaprior bench images` has written down: of which setting, and what one device does in it."""
+    try:
+        rows = {
+            row["setting"]: row
+            for row in json.loads(path.read_bytes())["rows"]
+            if (row["method"], row["metric"]) == (METHOD, METRIC)
+        }
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} cannot be read as results of metaprior bench images ({error})") from None
+    if not rows:
+        raise ValueError(f"{path} has no {METRIC} of {METHOD}: write it with metaprior bench images --out")
+    chosen = str(next(iter(rows)) if setting is None else setting)
+    require_known("setting", chosen, rows)
+    name, precision = chosen.rsplit(", ", 1)
+    require_known("setting", name, SETTINGS)
+    row, setup = rows[chosen], set_up(SETTINGS[name], METHOD, precision=precision)
+    return chosen, measured(setup, row["mean"] / 1e3)._replace(device=row["hardware"])
 
 
 def table(found: Measured, rows: list[Row]) -> Table:
