@@ -118,15 +118,14 @@ def by_layer(name):
 
 def update_alone(setup, layout, mesh, parts: State):
     """The text of the meta-update by itself, from statistics that every device has of its own layers."""
-    spec = jax.tree.map(lambda leaf: PartitionSpec("task") if leaf.ndim and leaf.size else PartitionSpec(), parts)
+    spec = lambda leaf: PartitionSpec("task") if leaf.ndim and leaf.size else PartitionSpec()
     one = jnp.ones(())
 
     def update(state):
         gradient = jnp.ones(layout.parts * layout.places.shape[1])
-        return setup.learner.update(state, meta.Statistics(gradient, (), one, one, one, one))[0]
+        return setup.learner.update(state, meta.Statistics(gradient, (), one, one, one, one))[0], ()
 
-    spread = jax.shard_map(update, mesh=mesh, in_specs=(spec,), out_specs=spec, check_vma=False)
-    return jax.jit(spread).lower(parts).compile().as_text()
+    return jax.jit(parallel.spread(update, mesh, spec)).lower(parts).compile().as_text()
 
 
 def draws():

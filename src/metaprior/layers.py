@@ -116,15 +116,7 @@ def trainer(learner: MetaLearner, draw: Callable[..., Episode], meta_batch: int,
             state, infos = jax.lax.scan(step, state, None, length=num_iterations)
             return state, _over_devices(found, infos)
 
-        specs = jax.tree.map(_spec, state)
-        spread = jax.shard_map(
-            on_device,
-            mesh=mesh,
-            in_specs=(specs, *(EVERYWHERE for _ in pool)),
-            out_specs=(specs, EVERYWHERE),
-            check_vma=False,
-        )
-        return spread(state, *pool)
+        return parallel.spread(on_device, mesh, _spec)(state, *pool)
 
     return train
 

@@ -15,7 +15,7 @@ from jax.flatten_util import ravel_pytree
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import PyTree
 
-from metaprior.meta import MetaLearner, Share, iteration
+from metaprior.meta import MetaLearner, Share, State, iteration
 from metaprior.types import Episode
 
 AXIS = "task"
@@ -52,11 +52,43 @@ def trainer(learner: MetaLearner, draw: Callable[..., Episode], meta_batch: int,
             step = iteration(learner, draw, share(meta_batch, mesh), *pool)
             return jax.lax.scan(step, state, None, length=num_iterations)
 
-        # Replication is not checked: inference begins its scans with the prior, which all devices have, and ends elsewhere.
-        spread = jax.shard_map(on_device, mesh=mesh, in_specs=EVERYWHERE, out_specs=EVERYWHERE, check_vma=False)
-        return spread(state, *pool)
+        return spread(on_device, mesh)(state, *pool)
 
     return train
+
+
+def spread(on_device: Callable[..., tuple[State, Any]], mesh: Mesh, spec=lambda array: EVERYWHERE):
+    """(state, *pool) -> (state, infos) of one device, as a program of all of them.
+
+    Args:
+        on_device: what each of them does; infos must be the same on all.
+        mesh: the devices.
+        spec: of an array of the state: which part of it each device has.
+    """
+
+    def run(state, *pool):
+        leaves, structure = jax.tree.flatten(state)
+        specs = [spec(leaf) for leaf in leaves]
+
+        # Arrays of no entries, as an optimiser keeps for parts that a prior does not have, are made inside: jaxlib 0.11 ends the
+        # process as it compiles a program of several CPU devices that is given one.
+        def whole(arrays, *pool):
+            given = iter(arrays)
+            filled = [next(given) if leaf.size else jnp.zeros(leaf.shape, leaf.dtype) for leaf in leaves]
+            return on_device(structure.unflatten(filled), *pool)
+
+        some = [spec for leaf, spec in zip(leaves, specs, strict=True) if leaf.size]
+        # Replication is not checked: inference begins its scans with the prior, which all devices have, and ends elsewhere.
+        program = jax.shard_map(
+            whole,
+            mesh=mesh,
+            in_specs=(some, *(EVERYWHERE for _ in pool)),
+            out_specs=(structure.unflatten(specs), EVERYWHERE),
+            check_vma=False,
+        )
+        return program([leaf for leaf in leaves if leaf.size], *pool)
+
+    return run
 
 
 def share(meta_batch: int, mesh: Mesh) -> Share:
