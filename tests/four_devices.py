@@ -13,7 +13,9 @@ import numpy as np
 from jax.sharding import PartitionSpec
 
 from metaprior import layers, meta, parallel
-from metaprior.meta import Info, State
+from metaprior.likelihoods import SQUARED_ERROR, gaussian
+from metaprior.meta import Info, State, meta_learner
+from metaprior.models import mlp
 from metaprior.settings import Settings, assemble
 from metaprior.training import initial_state
 
@@ -32,7 +34,16 @@ CASES = {
 
 def made(settings):
     setup = assemble(Settings(**{"hidden": (8, 8), **settings}, decay=False, seed=3))
+    if setup.rl is None:
+        setup = smooth(setup)
     return setup, initial_state(setup), setup.learner.method.meta_batch
+
+
+def smooth(setup):
+    """With a network without kinks: where a unit switches on, the gradient jumps, and rounding decides on which side."""
+    method, model = setup.learner.method, mlp((1, 8, 8, 1), activation=jnp.tanh, init="glorot")
+    likelihood = gaussian(model.apply, noise_std=SQUARED_ERROR, temperature=method.temperature)
+    return setup._replace(model=model, learner=meta_learner(method, likelihood, model=model))
 
 
 def poisoned(sample):
