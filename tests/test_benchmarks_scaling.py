@@ -19,12 +19,15 @@ def test_the_medians_are_compared():
 
 def test_the_command_shows_and_writes(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(scaling, "measure", lambda work, count: FOUND)
+    monkeypatch.setattr(os, "getloadavg", lambda: (1.5, 0.0, 0.0))
     out = tmp_path / "results" / "bench-scaling.json"
     assert bench.run(["scaling", "--tasks", "3", "--out", str(out)]) == 0
-    told = capsys.readouterr().out
+    told, noted = capsys.readouterr()
+    assert noted.startswith("note: the machine is busy (load 1.5)")
     lines = {name: next(line for line in told.splitlines() if name in line).split()[-4:] for name in FOUND}
     assert lines == {ALONE: ["3", "1100", "2.73", "2.000"], APART: ["6", "2000", "3", "1.100"],
                      TOGETHER: ["6", "2200", "2.73", "1.000"]}  # fmt: skip
+    assert json.loads(out.read_text())["settings"]["load_before"] == 1.5
     rows = json.loads(out.read_text())["rows"]
     assert all(tuple(row) == study.COLUMNS for row in rows)
     assert {row["metric"]: row["mean"] for row in rows if row["metric"].startswith("×")} == scaling.ratios(FOUND)

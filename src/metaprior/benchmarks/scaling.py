@@ -64,8 +64,8 @@ def ratios(found: dict[str, list[float]]) -> dict[str, float]:
     return {f"× {name}": medians[TOGETHER] / medians[name] for name in (ALONE, APART)}
 
 
-def record(found: dict[str, list[float]], work: Work, count: int, command: str) -> dict[str, Any]:
-    """Rows as results files have them."""
+def record(found: dict[str, list[float]], work: Work, count: int, load: float, command: str) -> dict[str, Any]:
+    """Rows as results files have them; `load` is that of the machine before."""
     setting = (
         f"conv4 with {work.filters} filters, Omniglot 5-way 1-shot, {work.tasks} tasks for each of {count} processes"
     )
@@ -78,7 +78,11 @@ def record(found: dict[str, list[float]], work: Work, count: int, command: str) 
          "seconds": round(sum(found[name]) * work.iterations, 1), "commit": origin["commit"]}
         for (name, metric), value in numbers.items()
     ]  # fmt: skip
-    return {"settings": {**work._asdict(), "processes": count, "jax": jax.__version__}, "rows": rows, "curves": found}
+    return {
+        "settings": {**work._asdict(), "processes": count, "load_before": load, "jax": jax.__version__},
+        "rows": rows,
+        "curves": found,
+    }
 
 
 def _slowest(work: Work, seats: list[Seat]) -> list[float]:

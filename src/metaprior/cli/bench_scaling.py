@@ -1,6 +1,7 @@
 """`metaprior bench scaling`: twice the processes with twice the tasks."""
 
 import json
+import os
 import shlex
 import statistics
 from dataclasses import dataclass
@@ -22,6 +23,8 @@ GEM-BML+ trains conv4 on images (random bytes: time does not see them). Three th
 as many as asked for that do not know of each other; and as many that train one prior together, with an all-reduce in every
 meta-step. What the second loses is due to cores that share memory, what the third loses on top is the price of working together.
 Nothing else should run on the machine."""
+
+BUSY = 0.5  # processes that wanted to run in the minute before, on average
 
 
 @dataclass(frozen=True)
@@ -51,11 +54,13 @@ def scaling(argv: list[str]) -> int:
 
     asked = parse(Scaling, argv, prog="metaprior bench scaling", help=HELP)
     work = benchmark.Work(**{name: getattr(asked, name) for name in benchmark.Work._fields})
+    if (load := os.getloadavg()[0]) > BUSY:
+        console.note(f"the machine is busy (load {load:.1f}): these numbers will say more about that than about us")
     with console.waiting("timing"):
         found = benchmark.measure(work, asked.processes)
     if asked.out is not None:
         command = shlex.join(["metaprior", "bench", "scaling", *argv])
-        write(asked.out, benchmark.record(found, work, asked.processes, command))
+        write(asked.out, benchmark.record(found, work, asked.processes, load, command))
     if asked.json:
         print(json.dumps(found))
         return 0
