@@ -103,7 +103,7 @@ def test_version_and_module_entry_point():
 
 
 def test_unknown_commands_are_met_with_the_nearest(capsys):
-    refused(capsys, ["trian"], "unknown command 'trian'", "did you mean train?")
+    refused(capsys, ["trian"], "unknown command 'trian'", "did you mean train or plan?")
 
 
 def test_unknown_flags_end_with_code_2(capsys):

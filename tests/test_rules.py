@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from metaprior import families, matrix, methods
+from metaprior.cells import make_cell
 from metaprior.families import Delta, Full, MeanField, Particles
 from metaprior.inference.platipus import PlatipusExtra
 from metaprior.last_layer import LastLayer
 from metaprior.likelihoods import gaussian
-from metaprior.meta import make_cell
 from metaprior.rules import LOG_RATE_BOUNDS, RATE_RULES, WIDTH_RULES, apply_rules, bounded, clipped, cross_term
 from metaprior.types import Data, Episode, Posteriors, Prior
 

@@ -15,14 +15,14 @@ import optax
 from jaxtyping import Array, Bool, Float, Int
 
 from metaprior import matrix, trees
+from metaprior.cells import make_cell
 from metaprior.families import MeanField
-from metaprior.inference import INFERENCES, trajectory
+from metaprior.inference import trajectory
 from metaprior.inference.platipus import platipus_extra
 from metaprior.matrix import Cell
 from metaprior.methods import Method, family, validate
 from metaprior.models import Model
-from metaprior.models.noise import noisy_params, require_noisy
-from metaprior.optimizers import inner_optimizer, meta_optimizer
+from metaprior.optimizers import meta_optimizer
 from metaprior.rules import apply_rules, bounded, clipped
 from metaprior.types import Dist, Episode, Key, Likelihood, Params, Prior, Source
 
@@ -35,6 +35,20 @@ class State(NamedTuple):
     memory: Any  # what inference shares between tasks
     key: Key
     iteration: Int[Array, ""]
+
+
+class Statistics(NamedTuple):
+    """What tasks leave of a meta-step: sums over tasks, so that those of several devices or machines add up. No data.
+
+    Whole numbers in it are counters of an optimiser, equal in every task, and are not summed.
+    """
+
+    gradient: Float[Array, " W"]  # of the tasks kept, every entry of Θ one after the other
+    memory: Any  # of the tasks kept
+    query_nll: Float[Array, ""]
+    elbo: Float[Array, ""]
+    kept: Float[Array, ""]  # tasks
+    left_out: Float[Array, ""]
 
 
 class Info(NamedTuple):
@@ -53,12 +67,25 @@ class MetaLearner(NamedTuple):
     """A method bound to a likelihood and a meta-optimiser, as pure functions."""
 
     init: Callable[[Key, Params], State]
-    step: Callable[[State, Key, Episode], tuple[State, Info]]  # episodes and keys with a leading axis of tasks
+    # (state, keys, episodes, …) -> (state, info); keys and episodes have a leading axis of tasks. See `Share`.
+    step: Callable[..., tuple[State, Info]]
     gradient: Callable[..., Any]  # (key, prior, memory, one episode) -> (meta-gradient, memory, (query NLL, formula))
     adapt: Callable[[Key, State, Source, int], Dist]  # posteriors after 0..steps steps
     check: Callable[[State, Source], str | None]
     cell: Cell
     method: Method
+    # The two halves of a step, where it is one sum over tasks: (state, keys, episodes, counted) -> statistics, and
+    # (state, statistics) -> (state, info). The second touches no data.
+    learn: Callable[..., Statistics] | None = None
+    update: Callable[[State, Statistics], tuple[State, Info]] | None = None
+
+
+class Share(NamedTuple):
+    """Which tasks of a meta-batch one device is to learn from, and how what devices found each becomes what all have found."""
+
+    numbers: Int[Array, " T"]
+    counted: Bool[Array, " T"] | None = None  # None: all of them; others are computed and not counted
+    total: Callable[[Any], Any] = lambda found: found  # sums floating arrays over devices
 
 
 def meta_learner(
@@ -67,7 +94,7 @@ def meta_learner(
     *,
     model: Model | None = None,
     optimizer: optax.GradientTransformation | None = None,
-    tie: Callable[[Prior], Prior] = lambda prior: prior,
+    tie: Callable[[Prior], Prior] | None = None,
     watch_every: int = 1,
 ) -> MetaLearner:
     """Bind a row of the table to a likelihood.
@@ -77,7 +104,7 @@ def meta_learner(
         likelihood: with the temperature it is to have; see `likelihoods`.
         model: needed where the method samples by other estimators than plain weights.
         optimizer: the meta-optimiser; None takes `meta_optimizer(method.meta_rate)`.
-        tie: makes parts of the prior equal that are to stay equal, in the prior and in its gradient; see `heads`.
+        tie: makes parts of the prior equal that are to stay equal, in the prior and in its gradient, and is linear; see `heads`.
         watch_every: iterations between reports of the query's NLL and of the formula, which cost forward passes of their own;
             they are NaN in between.
     """
@@ -97,11 +124,12 @@ def meta_learner(
             log_rate=jax.tree.map(jnp.zeros_like, params) if method.rates in ("debiased", "exact", "frozen") else None,
             extra=platipus_extra(params, method.std, method.rate) if method.inference == "platipus" else (),
         )
-        prior = jax.tree.map(lambda x: jnp.asarray(x, x.dtype), tie(prior))  # strip weak types: they would trace again
+        prior = prior if tie is None else tie(prior)
+        prior = jax.tree.map(lambda x: jnp.asarray(x, x.dtype), prior)  # strip weak types: they would trace again
         memory = cell.inference.memory(_start(cell, prior)) if cell.inference.score is None else ()
         return State(prior, optimizer.init(prior), memory, key_train, jnp.zeros((), jnp.int32))
 
-    def learn(key, prior, memory, episode):
+    def infer_and_score(key, prior, memory, episode):
         score = lambda prior: matrix.score(cell, key, prior, episode, memory)
         (value, (posteriors, memory)), grads = jax.value_and_grad(score, has_aux=True)(prior)
         grads = apply_rules(method.widths, method.rates, cell.family, prior, posteriors, grads, method.rate)
@@ -115,14 +143,14 @@ def meta_learner(
         return -likelihood.observed_log_prob(key_score, point, episode.query) / num_query
 
     def gradient(key, prior, memory, episode):
-        grads, memory, posteriors, value = learn(key, prior, memory, episode)
+        grads, memory, posteriors, value = infer_and_score(key, prior, memory, episode)
         return grads, memory, (query_nll(key, posteriors, episode), value / max(likelihood.size(episode.query), 1))
 
-    def learn_and_watch(state, keys, episodes):
+    def watch(state, keys, episodes):
         """The gradient of every task, and in some iterations what it is worth: what nobody asks for is not computed."""
         if watch_every == 1:
             return *jax.vmap(gradient, in_axes=(0, None, None, 0))(keys, state.prior, state.memory, episodes), True
-        grads, memories, posteriors, _ = jax.vmap(learn, in_axes=(0, None, None, 0))(
+        grads, memories, posteriors, _ = jax.vmap(infer_and_score, in_axes=(0, None, None, 0))(
             keys, state.prior, state.memory, episodes
         )
         watched = state.iteration % watch_every == 0
@@ -135,34 +163,46 @@ def meta_learner(
         unknown = jnp.full(keys.shape, jnp.nan)
         return grads, memories, jax.lax.cond(watched, worth, lambda: (unknown, unknown)), watched
 
-    def step(state, keys, episodes):
-        grads, memories, (query_nll, elbo), watched = learn_and_watch(state, keys, episodes)
+    def learn(state, keys, episodes, counted=None):
+        grads, memories, (query_nll, elbo), watched = watch(state, keys, episodes)
         if method.clip is not None:
             grads = jax.vmap(lambda g: clipped(g, method.clip))(grads)
         # One vector per task from here on: a network of many small arrays would cost more in calls than in arithmetic.
         vectors = jax.vmap(trees.vector)(grads)
         lengths = jnp.einsum("tw,tw->t", vectors, vectors)
         kept = jnp.isfinite(lengths + jnp.where(watched, query_nll + elbo, 0.0))
-        grads = tie(trees.like(state.prior, _mean_of_kept(kept, vectors)))
+        counted = jnp.ones_like(kept) if counted is None else counted
+        kept &= counted
+        total, *sums = _sum_of_kept(kept, (vectors, memories, query_nll, elbo))
+        if tie is not None:
+            total = trees.vector(tie(trees.like(state.prior, total)))
+        counts = (tasks.sum(dtype=total.dtype) for tasks in (kept, counted & ~kept))
+        return Statistics(total, *sums, *counts)
+
+    def update(state, found):
+        mean = means(found)
+        grads = trees.like(state.prior, mean.gradient)
         updates, opt_state = optimizer.update(jax.tree.map(jnp.negative, grads), state.opt_state, state.prior)
         prior = jax.tree.map(jnp.add, state.prior, updates)
         prior = bounded(method.widths, method.rates, prior, method.std)
-        memory = _mean_of_kept(kept, memories)
-        none_kept = ~kept.any()
+        none_kept = found.kept == 0
         prior, opt_state, memory = trees.where(
-            none_kept, (state.prior, state.opt_state, state.memory), (prior, opt_state, memory)
+            none_kept, (state.prior, state.opt_state, state.memory), (prior, opt_state, mean.memory)
         )
         step_norm = jnp.sqrt(jnp.square(trees.vector(updates)).sum())  # finite if and only if the new prior is
         info = Info(
-            query_nll=_mean_of_kept(kept, query_nll),
-            elbo=_mean_of_kept(kept, elbo),
-            left_out=(~kept).sum().astype(jnp.int32),
+            query_nll=mean.query_nll,
+            elbo=mean.elbo,
+            left_out=found.left_out.astype(jnp.int32),
             finite=~none_kept & jnp.isfinite(step_norm),
             step_norm=jnp.where(none_kept, 0.0, step_norm),
             log_std=_statistics(prior.dist.log_std if isinstance(prior.dist, MeanField) else None),
             log_rate=_statistics(prior.log_rate),
         )
         return State(prior, opt_state, memory, state.key, state.iteration + 1), info
+
+    def step(state, keys, episodes, counted=None, total=lambda found: found):
+        return update(state, total(learn(state, keys, episodes, counted)))
 
     def adapt(key, state, source, steps):
         if steps < 0:
@@ -173,37 +213,7 @@ def meta_learner(
     def check(state, source):
         return cell.inference.check(state.prior, source)
 
-    return MetaLearner(init, step, gradient, adapt, check, cell, method)
-
-
-def make_cell(method: Method, likelihood: Likelihood, model: Model | None = None) -> Cell:
-    """The pieces a row names, put together."""
-    posterior = family(method.posterior, method)
-    options = dict(method.options)
-    if method.inference in ("gradient", "implicit"):
-        options = inner_optimizer(method) | options
-    elif method.inference != "conjugate":
-        options.setdefault("rate", method.rate)
-    if method.inference == "gradient" and method.estimator != "weights":
-        options.setdefault("draw", _noisy_draw(method, model))
-    if method.inference in ("gradient", "natural_vi"):
-        options.setdefault("num_samples", method.num_samples)
-    if method.inference == "preconditioned" and method.rates == "tied":
-        options.setdefault("tied_to", method.std)
-    if method.inference == "platipus":
-        options |= {"steps": method.steps[0], "num_particles": method.num_particles}
-    return Cell(
-        likelihood=likelihood,
-        family=posterior,
-        inference=INFERENCES[method.inference].make(likelihood, posterior, **options),
-        row=method.row,
-        column=method.column,
-        second_stage=method.second_stage,
-        steps=method.steps,
-        draw_steps=method.draw_steps,
-        scores=method.scores,
-        num_samples=method.num_samples,
-    )
+    return MetaLearner(init, step, gradient, adapt, check, cell, method, learn, update)
 
 
 def trainer(learner: MetaLearner, draw: Callable[..., Episode], meta_batch: int):
@@ -214,53 +224,55 @@ def trainer(learner: MetaLearner, draw: Callable[..., Episode], meta_batch: int)
     """
 
     def train(state, num_iterations, *pool):
-        def iteration(state, _):
-            key_draw, key_infer = jax.random.split(jax.random.fold_in(state.key, state.iteration))
-            # Behind a barrier: else the compiler would draw an image again for every window of it that is looked at.
-            episodes = jax.lax.optimization_barrier(
-                jax.vmap(lambda key: draw(key, *pool))(task_keys(key_draw, meta_batch))
-            )
-            return learner.step(state, task_keys(key_infer, meta_batch), episodes)
-
-        return jax.lax.scan(iteration, state, None, length=num_iterations)
+        step = iteration(learner, draw, Share(jnp.arange(meta_batch)), *pool)
+        return jax.lax.scan(step, state, None, length=num_iterations)
 
     return train
 
 
+def iteration(learner: MetaLearner, draw: Callable[..., Episode], share: Share, *pool: Array):
+    """(state, None) -> (state, info): one meta-step on a device's share of the tasks, to be scanned."""
+
+    def step(state, _):
+        key_draw, key_infer = jax.random.split(jax.random.fold_in(state.key, state.iteration))
+        # Behind a barrier: else the compiler would draw an image again for every window of it that is looked at.
+        episodes = jax.lax.optimization_barrier(
+            jax.vmap(lambda key: draw(key, *pool))(numbered_keys(key_draw, share.numbers))
+        )
+        return learner.step(state, numbered_keys(key_infer, share.numbers), episodes, share.counted, share.total)
+
+    return step
+
+
 def task_keys(key: Key, num_tasks: int) -> Key:
     """One key per task, each depending on the task's number alone: batching and sharding cannot change the draws."""
-    return jax.vmap(lambda index: jax.random.fold_in(key, index))(jnp.arange(num_tasks))
+    return numbered_keys(key, jnp.arange(num_tasks))
 
 
-def _noisy_draw(method: Method, model: Model | None):
-    if model is None:
-        raise ValueError(f"the {method.estimator} estimator needs the layers of a network: pass model= to meta_learner")
-    require_noisy(model, method.estimator)
-    if method.posterior != "mean-field":
-        raise ValueError(
-            f"the {method.estimator} estimator samples mean-field weights, not a {method.posterior} posterior"
-        )
+def numbered_keys(key: Key, numbers: Int[Array, " T"]) -> Key:
+    """The keys of the tasks with these numbers."""
+    return jax.vmap(lambda number: jax.random.fold_in(key, number))(numbers)
 
-    def draw(key, q):
-        return noisy_params(key, q.mean, jax.tree.map(jnp.exp, q.log_std), method.estimator)
 
-    return draw
+def means(found: Statistics) -> Statistics:
+    """Over the tasks kept, of all but the counts; zero where there are none."""
+    count = jnp.maximum(found.kept, 1)
+    mean = lambda leaf: leaf / count.astype(leaf.dtype) if jnp.issubdtype(leaf.dtype, jnp.inexact) else leaf
+    return jax.tree.map(mean, found)._replace(kept=found.kept, left_out=found.left_out)
 
 
 def _start(cell: Cell, prior: Prior) -> Dist:
     return cell.family.start(prior.dist)
 
 
-def _mean_of_kept(kept, tree):
-    count = jnp.maximum(kept.sum(), 1)
-
-    def mean(leaf):
+def _sum_of_kept(kept, tree):
+    def total(leaf):
         mask = kept.reshape(-1, *([1] * (leaf.ndim - 1)))
         if not jnp.issubdtype(leaf.dtype, jnp.inexact):
-            return leaf.max(axis=0)  # counters of an optimiser, equal in every task
-        return jnp.where(mask, leaf, 0).sum(axis=0) / count.astype(leaf.dtype)
+            return leaf.max(axis=0)
+        return jnp.where(mask, leaf, 0).sum(axis=0)
 
-    return jax.tree.map(mean, tree)
+    return jax.tree.map(total, tree)
 
 
 def _statistics(tree) -> Float[Array, "3"]:

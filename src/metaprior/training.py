@@ -1,22 +1,23 @@
 """The loop around the compiled one: chunks of iterations, checkpoints, metrics, and the two ways a run can end early."""
 
 import json
-import signal
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int
 
-from metaprior import checkpoints, runs
+from metaprior import checkpoints, processes, runs
 from metaprior.classes import class_predictor
 from metaprior.evaluation import VALIDATION_SEED, calibrate_steps
-from metaprior.meta import Info, State, trainer
+from metaprior.interrupts import deferred_interrupt
+from metaprior.meta import Info, State
 from metaprior.predict import Calibration
+from metaprior.programs import program
 from metaprior.rl.progress import looker
 from metaprior.rl.replay import iteration_fault
 from metaprior.settings import Setup, as_dict, assemble, from_dict
@@ -69,8 +70,10 @@ def trial_episode(setup: Setup) -> Episode:
 
 def train(
     setup: Setup,
-    run: runs.Run,
+    run: runs.Run | None,
     *,
+    mesh: Mesh | None = None,
+    by_layer: bool = False,
     chunk: int = 500,
     checkpoint_every: int = 2000,
     report: Callable[[Progress], None] = lambda progress: None,
@@ -79,22 +82,26 @@ def train(
 
     Args:
         setup: the pieces.
-        run: from `create_run`.
+        run: from `create_run`; None in a process that computes for the first one, which alone reads and writes the folder.
+        mesh: the devices to train on, of all processes; None for one device. See `parallel`.
+        by_layer: whether each device keeps the prior and the meta-optimiser's state of its own layers alone; see `layers`.
         chunk: iterations per compiled call; metrics are averaged over a chunk.
         checkpoint_every: iterations between checkpoints, rounded up to whole chunks.
         report: called after each chunk.
     """
-    state, notes = restored_state(setup, run)
-    runs.rewind(run, int(state.iteration))
-    compiled = jax.jit(trainer(setup.learner, setup.tasks.sample, setup.learner.method.meta_batch), static_argnums=1)
-    trial, pool = trial_episode(setup).support, jax.device_put(setup.tasks.pool("train"))
-    look = looker(setup.rl, VALIDATION_SEED) if setup.rl is not None else lambda state: np.zeros(0)
+    state, notes = (initial_state(setup), []) if run is None else restored_state(setup, run)
+    if run is not None:
+        runs.rewind(run, int(state.iteration))
+    if processes.several():
+        state = processes.of_first(state)
+    compiled, trial = program(setup, state, mesh, by_layer=by_layer), trial_episode(setup).support
+    look = looker(setup.rl, VALIDATION_SEED) if setup.rl is not None and run is not None else lambda state: np.zeros(0)
     last_saved, rows, explained = int(state.iteration), [], False
-    with _deferred_interrupt() as interrupted:
+    with deferred_interrupt() as interrupted:
         while (done := int(state.iteration)) < setup.settings.iterations:
             # Chunks end on multiples of `chunk`, so that a resumed run repeats the very same calls.
             length = min(chunk - done % chunk, setup.settings.iterations - done)
-            next_state, infos = jax.block_until_ready(compiled(state, length, *pool))
+            next_state, infos = compiled(state, length)
             infos = jax.tree.map(np.asarray, infos)
             if not infos.finite.all():
                 _save(run, state, rows)
@@ -107,6 +114,7 @@ def train(
             rows.append(_row(setup, done, infos, returns))
             # Asked once: an interrupt that arrives between saving and raising must wait for the next chunk.
             finished, stop = done >= setup.settings.iterations, interrupted()
+            stop = processes.anybody(stop) if processes.several() else stop
             if done - last_saved >= checkpoint_every or finished or stop:
                 notes = notes + _watch(setup, state, trial)
                 _save(run, state, rows)
@@ -114,8 +122,9 @@ def train(
             report(Progress(done, _chunk_mean(infos), notes, returns))
             notes = []
             if stop and not finished:
-                raise Interrupted(f"stopped at iteration {done}; saved in {run.folder}; go on with --resume")
-    if not checkpoints.available(run.checkpoints):  # zero iterations leave a prior too
+                where = f"saved in {run.folder}; go on with --resume" if run else "the first process has saved it"
+                raise Interrupted(f"stopped at iteration {done}; {where}")
+    if run is not None and not checkpoints.available(run.checkpoints):  # zero iterations leave a prior too
         _save(run, state, rows)
     return state
 
@@ -212,7 +221,9 @@ def _watch(setup: Setup, state: State, trial) -> list[str]:
     return [f"iteration {int(state.iteration)}: {problem}"] if problem else []
 
 
-def _save(run, state, rows) -> None:
+def _save(run: runs.Run | None, state: State, rows: list[dict[str, Any]]) -> None:
+    if run is None:
+        return
     # Metrics first: after a kill between the two, rows beyond the checkpoint are dropped and written again.
     runs.append_metrics(run, rows)
     checkpoints.save(run.checkpoints, int(state.iteration), state)
@@ -248,7 +259,7 @@ def watched_mean(values: Float[np.ndarray, "... iterations"]) -> Float[np.ndarra
 
 
 def _fault(
-    setup: Setup, compiled: Callable[..., Any], state: State, bad: Bool[np.ndarray, " iterations"]
+    setup: Setup, compiled: Callable[[State, int], Any], state: State, bad: Bool[np.ndarray, " iterations"]
 ) -> str | None:
     """Of agents: what went wrong in the first bad iteration of a chunk, in words that name the task and the step."""
     if setup.rl is None:
@@ -261,32 +272,11 @@ def _fault(
     )
 
 
-def _raise_diverged(run, done: int, infos: Info, fault: str | None) -> None:
+def _raise_diverged(run: runs.Run | None, done: int, infos: Info, fault: str | None) -> None:
     first = done + int(np.argmin(infos.finite)) + 1
     why = "no task had a finite gradient, or the prior was no longer finite" if fault is None else f"in {fault}"
+    where = run.folder if run else "the run folder of the first process"
     raise Diverged(
-        f"training diverged at iteration {first}: {why}. The state at iteration {done} is kept in {run.folder}. "
+        f"training diverged at iteration {first}: {why}. The state at iteration {done} is kept in {where}. "
         "Lower the inner rate or the meta-rate, or freeze the widths"
     )
-
-
-@contextmanager
-def _deferred_interrupt() -> Iterator[Callable[[], bool]]:
-    """Ctrl-C, or a request to end, waits for the end of a chunk, so that a checkpoint can be written; a second does not."""
-    asked: list[int] = []
-
-    def handler(signum, frame):
-        if asked:
-            raise KeyboardInterrupt
-        asked.append(signum)
-
-    try:
-        previous = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
-    except ValueError:  # not the main thread: signals are not ours to handle
-        yield lambda: False
-        return
-    try:
-        yield lambda: bool(asked)
-    finally:
-        for number, before in previous.items():
-            signal.signal(number, before)

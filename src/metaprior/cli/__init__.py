@@ -18,6 +18,10 @@ COMMANDS = {
     "methods": ("metaprior.cli.methods", "list the methods and what each is made of"),
     "data": ("metaprior.cli.data", "look at a folder of images, or download Omniglot"),
     "bench": ("metaprior.cli.bench", "measure: memory of a meta-step, speed beside other libraries"),
+    "plan": (
+        "metaprior.cli.plan",
+        "plan past one machine: bytes, seconds and tasks a second on many devices and phones",
+    ),
     "reproduce": ("metaprior.cli.reproduce", "run experiments: results as JSON, table and figure"),
     "report": ("metaprior.cli.report", "rebuild the pages of results from the results files"),
     "demo": ("metaprior.cli.demo", "train, evaluate and draw, all in one, in about a minute"),

@@ -16,6 +16,7 @@ from rich.table import Table
 
 from metaprior.cli import console
 from metaprior.cli.arguments import parse
+from metaprior.cli.bench_scaling import scaling
 from metaprior.names import require_known
 
 HELP = """usage: metaprior bench WHAT …
@@ -27,12 +28,14 @@ what:
   sinusoid   meta-iterations per second beside PyTorch, TorchOpt, higher and a bare JAX loop, on one problem
   images     milliseconds of a meta-iteration on images beside the passes it cannot do without; MAML beside torch.func
   rl         environment steps a second of rollouts and of whole meta-iterations
+  scaling    seconds of a meta-step of several processes on one host, with as many times the tasks
 
 examples:
   metaprior bench memory
   metaprior bench sinusoid
   metaprior bench images
   metaprior bench rl
+  metaprior bench scaling
 
 options:
   -h, --help   this text; of a measurement: metaprior bench sinusoid --help
@@ -177,7 +180,7 @@ def run(argv: list[str]) -> int:
     if not argv or argv[0] in ("-h", "--help"):
         print(HELP, end="")
         return 0
-    measurements = {"memory": memory, "sinusoid": sinusoid, "images": images, "rl": rl}
+    measurements = {"memory": memory, "sinusoid": sinusoid, "images": images, "rl": rl, "scaling": scaling}
     require_known("measurement", argv[0], measurements)
     return measurements[argv[0]](argv[1:])
 
@@ -211,7 +214,7 @@ def sinusoid(argv: list[str]) -> int:
         console.note(f"{name} is left out: {reason}")
     if asked.out is not None:
         command = shlex.join(["metaprior", "bench", "sinusoid", *argv])
-        _write(asked.out, benchmark.record(found, command))
+        write(asked.out, benchmark.record(found, command))
     if asked.json:
         print(json.dumps(found))
     else:
@@ -259,7 +262,7 @@ def rl(argv: list[str]) -> int:
     with console.waiting("timing"):
         found = benchmark.measure(scale, asked.only)
     if asked.out is not None:
-        _write(asked.out, benchmark.record(found, shlex.join(["metaprior", "bench", "rl", *argv])))
+        write(asked.out, benchmark.record(found, shlex.join(["metaprior", "bench", "rl", *argv])))
     if asked.json:
         print(json.dumps({name: timed.per_second for name, timed in found.items()}))
     else:
@@ -315,7 +318,8 @@ def progress() -> Iterator[Callable[[int, int, str], None]]:
         yield lambda done, total, what: bar.update(task, completed=done, total=total, description=what)
 
 
-def _write(path: Path, results: dict[str, Any]) -> None:
+def write(path: Path, results: dict[str, Any]) -> None:
+    """A results file, in a folder that is made if it does not exist."""
     from metaprior.checkpoints import write_atomically
 
     path.parent.mkdir(parents=True, exist_ok=True)

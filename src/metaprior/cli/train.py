@@ -9,19 +9,22 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
+import jax
 import tyro
+from jax.sharding import Mesh
 from rich.table import Table
 
-from metaprior import checkpoints, estimates, runs, training
-from metaprior.cli import console
+from metaprior import checkpoints, estimates, parallel, processes, runs, training
+from metaprior.cli import console, job
 from metaprior.cli.arguments import parse
+from metaprior.cli.estimate import estimated
 from metaprior.meta import State
 from metaprior.predict import Calibration
 from metaprior.rl import progress
 from metaprior.rl.named import ENVIRONMENTS
-from metaprior.settings import TASK_SETS, Settings, Setup, assemble, from_dict, usual
+from metaprior.settings import TASK_SETS, Settings, Setup, as_dict, assemble, from_dict, usual
 
 HELP = """Learn a prior from many small tasks, into a run folder.
 
@@ -86,6 +89,16 @@ class Train:
     """Show warnings and errors only."""
     estimate: bool = False
     """Print the memory and the time that the run will take, from a trial of a few iterations, and do not begin it."""
+    devices: str | None = None
+    """On how many devices tasks are spread: a number, or all; one if not given. Results stay what they are."""
+    by_layer: bool = False
+    """On several devices: each keeps the prior and the meta-optimiser's state of its own layers alone. Results stay the same."""
+    coordinator: str | None = None
+    """Of several processes: HOST:PORT of the first. All are given the same command; only the first reads and writes --out."""
+    processes: int | None = None
+    """Of several processes: how many there are."""
+    process_id: int | None = None
+    """Of several processes: which this is, 0 to N − 1."""
 
 
 def run(argv: list[str]) -> int:
@@ -94,16 +107,61 @@ def run(argv: list[str]) -> int:
     for name in ("chunk", "checkpoint_every"):
         if getattr(asked, name) < 1:
             raise ValueError(f"--{name.replace('_', '-')} must be at least 1, got {getattr(asked, name)}")
+    place = job.place_of(asked.coordinator, asked.processes, asked.process_id)
+    with job.joined(place):
+        return _run(asked, argv, many=place is not None)
+
+
+def _run(asked: Train, argv: list[str], *, many: bool) -> int:
     folder = asked.out or default_folder(asked.settings)
-    if asked.resume:
+    if asked.resume and processes.first():
         asked = _with_settings_of(folder, argv)
+    if many:
+        asked = _as_the_first(asked)
+    mesh = _mesh(asked.devices, many=many)
+    if asked.by_layer and mesh is None:
+        raise ValueError("--by-layer divides layers among devices: say which, --devices all")
     setup = assemble(asked.settings.checked())
     if asked.estimate:
-        console.output().print(_estimate(setup, done=_done(folder) if asked.resume else 0))
+        if mesh is not None:
+            raise ValueError("--estimate is for one device: leave out --devices and --coordinator")
+        console.output().print(estimated(setup, done=_done(folder) if asked.resume else 0))
         return 0
+    flags: dict[str, Any] = dict(
+        mesh=mesh, by_layer=asked.by_layer, chunk=asked.chunk, checkpoint_every=asked.checkpoint_every
+    )
+    if not processes.first():
+        training.train(setup, None, **flags)
+        return 0
+    if mesh is not None and (idle := parallel.idle(setup.learner.method.meta_batch, mesh)):
+        console.note(f"{setup.learner.method.meta_batch} tasks over {mesh.size} devices leave {idle} places idle")
     with opened(setup, folder, resume=asked.resume) as folder_run:
-        train_into(setup, folder_run, chunk=asked.chunk, checkpoint_every=asked.checkpoint_every, quiet=asked.quiet)
+        train_into(setup, folder_run, quiet=asked.quiet, **flags)
     return 0
+
+
+def _mesh(devices: str | None, *, many: bool) -> Mesh | None:
+    if devices is None and not many:
+        return None
+    if devices is not None and devices != "all" and not devices.isdigit():
+        raise ValueError(f"--devices is a number or all, got {devices!r}")
+    return parallel.task_mesh(None if devices in (None, "all") else int(devices))
+
+
+SAME = ("chunk", "checkpoint_every", "devices", "by_layer", "estimate")
+
+
+def _as_the_first(asked: Train) -> Train:
+    """The flags of the first process, for all, so that all run one program. Where images lie may differ from host to host."""
+    mine = {"settings": as_dict(asked.settings), "versions": [jax.__version__, str(jax.numpy.zeros(()).dtype)]}
+    mine["settings"]["data_dir"] = None
+    mine |= {name: getattr(asked, name) for name in SAME}
+    theirs = processes.words_of_first(mine)
+    if theirs["versions"] != mine["versions"]:
+        raise ValueError(f"the first process runs JAX {theirs['versions']}, this one {mine['versions']}: use the same")
+    settings = from_dict(theirs["settings"] | {"data_dir": asked.settings.data_dir})
+    same = {name: theirs[name] for name in SAME}
+    return replace(asked, settings=Choices(**vars(settings)), **same)
 
 
 def _parsed(argv: list[str]) -> Train:
@@ -145,56 +203,33 @@ def opened(setup: Setup, folder: Path, *, resume: bool) -> Iterator[runs.Run]:
         runs.release(folder_run)
 
 
-def train_into(
-    setup: Setup, folder_run: runs.Run, *, chunk: int = 500, checkpoint_every: int = 2000, quiet: bool = False
-) -> None:
-    """Train and calibrate, with progress and a summary. Policies have nothing to calibrate."""
+def train_into(setup: Setup, folder_run: runs.Run, *, quiet: bool = False, **flags: Any) -> None:
+    """Train, with the flags of `training.train`, and calibrate, with progress and a summary. Policies are not calibrated."""
     began, folder, total = time.perf_counter(), folder_run.folder, setup.settings.iterations
     start = max(checkpoints.available(folder_run.checkpoints), default=0)
     try:
-        with console.progress(total, start=start, quiet=quiet) as report, estimates.explained(setup):
-            state = training.train(setup, folder_run, chunk=chunk, checkpoint_every=checkpoint_every, report=report)
+        with (
+            console.progress(total, start=start, quiet=quiet) as report,
+            estimates.explained(setup),
+            processes.watched(),
+        ):
+            state = training.train(setup, folder_run, report=report, **flags)
     except KeyboardInterrupt as stop:
         words = str(stop) or "stopped; go on from the last checkpoint"
-        raise KeyboardInterrupt(f"{words}: metaprior train --resume --out {shlex.quote(str(folder))}") from None
+        raise KeyboardInterrupt(f"{words}: {_resumed(folder)}") from None
+    except processes.Lost as lost:
+        raise processes.Lost(
+            f"{lost}; go on from the last checkpoint with as many as you like: {_resumed(folder)}"
+        ) from None
+    if processes.several():
+        processes.leave()
     found = _found(setup, folder_run) if setup.rl else _noise(_calibrated(setup, folder_run, state))
     if not quiet:
         console.output().print(_summary(folder_run, found, time.perf_counter() - began))
 
 
-def _estimate(setup: Setup, *, done: int) -> Table:
-    with console.waiting("compiling and trying"), estimates.explained(setup):
-        found = estimates.estimate(setup, iterations=max(setup.settings.iterations - done, 0))
-    memory, size = found.memory, estimates.size
-    per_iteration = found.seconds_of_iteration
-    rows = {
-        "memory": f"{size(memory.total)} for a compiled chunk of iterations",
-        "arguments": f"{size(memory.arguments)}, {size(memory.pool)} of it images"
-        if memory.pool
-        else size(memory.arguments),
-        "temporaries": size(memory.temporaries),
-        "results": size(memory.results),
-        "device": "does not say what it has" if memory.device is None else f"{size(memory.device)} in all",
-        "time": f"{_duration(found.seconds)} for {found.iterations:,} iterations of {1e3 * per_iteration:.3g} ms "
-        f"({found.seconds_to_compile:.0f} s to compile), {'looks at returns' if setup.rl else 'calibration'} not counted",
-    }
-    if memory.device is not None and memory.total > memory.device:
-        rows["too much"] = f"lower {', '.join(estimates.knobs(setup))}"
-    grid = Table.grid(padding=(0, 2))
-    for word, value in rows.items():
-        grid.add_row(word, value)
-    return grid
-
-
-def _duration(seconds: float) -> str:
-    """For people.
-
-    >>> [_duration(seconds) for seconds in (4.2, 150.0, 5400.0)]
-    ['4 s', '2.5 min', '1.5 h']
-    """
-    if seconds >= 3600:
-        return f"{seconds / 3600:.1f} h"
-    return f"{seconds / 60:.1f} min" if seconds >= 120 else f"{seconds:.0f} s"
+def _resumed(folder: Path) -> str:
+    return f"metaprior train --resume --out {shlex.quote(str(folder))}"
 
 
 def _done(folder: Path) -> int:

@@ -42,6 +42,7 @@ def trust_region_step(
     damping: float = 1e-5,
     shrink: float = 0.8,
     max_tries: int = 15,
+    total: Callable[[Array], Array] = lambda part: part,
 ) -> TrustStep:
     """The longest of the tried steps that lowers the loss within the bound; nothing is differentiated through it.
 
@@ -55,21 +56,22 @@ def trust_region_step(
         damping: added to the diagonal of F when it is solved for.
         shrink: by which the step is shortened from one try to the next.
         max_tries: how often.
+        total: where outputs, loss and KL are one device's part of sums over several: sums them over devices.
     """
     require_region(max_kl=max_kl, solver_steps=solver_steps, damping=damping, shrink=shrink, max_tries=max_tries)
     flat, unravel = ravel_pytree(params)
     of = lambda vector: outputs(unravel(vector))
-    before, fisher, slope = _local(of, loss, kl, flat)
+    before, fisher, slope = _local(of, loss, kl, flat, total)
     natural = conjugate_gradients(lambda v: fisher(v) + damping * v, slope, solver_steps)
     # A slope of zero leaves a direction of zero, whatever it is multiplied by: then no try gains anything.
     whole = jnp.sqrt(2 * max_kl / jnp.maximum(natural @ fisher(natural), jnp.finfo(flat.dtype).tiny)) * natural
-    start = loss(before, before)
+    start = total(loss(before, before))
 
     def one(carry):
         tries, _ = carry
         moved = flat - (shrink**tries).astype(flat.dtype) * whole
         after = of(moved)
-        gain, far = start - loss(before, after), kl(before, after)
+        gain, far = start - total(loss(before, after)), total(kl(before, after))
         return tries + 1, TrustStep(moved, (gain > 0) & (far <= max_kl), gain, far)
 
     none = TrustStep(flat, jnp.array(False), jnp.zeros_like(start), jnp.zeros_like(start))
@@ -81,7 +83,7 @@ def trust_region_step(
 def fisher_product(outputs: Callable[[PyTree], Array], kl: Between, params: PyTree, direction: PyTree) -> PyTree:
     """F times a direction, both in the shape of the weights."""
     flat, unravel = ravel_pytree(params)
-    _, fisher, _ = _local(lambda vector: outputs(unravel(vector)), kl, kl, flat)
+    _, fisher, _ = _local(lambda vector: outputs(unravel(vector)), kl, kl, flat, lambda part: part)
     return unravel(fisher(ravel_pytree(direction)[0]))
 
 
@@ -105,13 +107,13 @@ def require_region(*, max_kl: Scalar, solver_steps: int, damping: float, shrink:
         raise ValueError(f"steps are shortened by a factor between 0 and 1, got shrink={shrink}: 0.8 is a good start")
 
 
-def _local(of: Callable[[Array], Array], loss: Between, kl: Between, flat: Float[Array, " W"]):
+def _local(of: Callable[[Array], Array], loss: Between, kl: Between, flat: Float[Array, " W"], total):
     """What holds at the start: the outputs, the Fisher matrix as a product, the slope of the loss."""
     before, pushed = jax.linearize(of, flat)
     pulled = jax.linear_transpose(pushed, flat)
     bend = jax.grad(lambda outputs: kl(before, outputs))
 
     def fisher(vector):
-        return pulled(jax.jvp(bend, (before,), (pushed(vector),))[1])[0]
+        return total(pulled(jax.jvp(bend, (before,), (pushed(vector),))[1])[0])
 
-    return before, fisher, pulled(jax.grad(lambda outputs: loss(before, outputs))(before))[0]
+    return before, fisher, total(pulled(jax.grad(lambda outputs: loss(before, outputs))(before))[0])

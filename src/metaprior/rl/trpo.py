@@ -15,9 +15,10 @@ import jax.numpy as jnp
 import optax
 
 from metaprior import trees
+from metaprior.cells import make_cell
 from metaprior.inference.base import mean_loss
 from metaprior.inference.trust_region import TrustStep, require_region, trust_region_step
-from metaprior.meta import Info, MetaLearner, State, make_cell, meta_learner
+from metaprior.meta import Info, MetaLearner, State, meta_learner
 from metaprior.methods import Method
 from metaprior.scalars import Scalar
 from metaprior.types import Batch, Episode, Key, Likelihood, Params, Prior
@@ -56,17 +57,21 @@ def maml_trpo(
     _require_maml(method, likelihood)
     base = meta_learner(method, likelihood, optimizer=optax.identity())
 
-    def step(state: State, keys: Key, episodes: Episode) -> tuple[State, Info]:
+    def step(state: State, keys: Key, episodes: Episode, counted=None, total=lambda part: part) -> tuple[State, Info]:
         lived = jax.vmap(lambda key, episode: record(method, likelihood, key, state.prior, episode))(keys, episodes)
         kept = jax.vmap(trees.all_finite)(lived)
+        counted = jnp.ones_like(kept) if counted is None else counted
+        left_out, kept = total((counted & ~kept).sum(dtype=float)), kept & counted
+        share = kept / jnp.maximum(total(kept.sum(dtype=float)), 1)  # of each task in the means over all of them
         # What is not finite would spread through sums even with a weight of zero.
         lived = jax.vmap(lambda kept, one: trees.where(kept, one, jax.tree.map(jnp.zeros_like, one)))(kept, lived)
-        found = _meta_step(method, likelihood, state.prior, lived, kept, max_kl, region)
+        found = _meta_step(method, likelihood, state.prior, lived, share, max_kl, region | {"total": total})
         prior = state.prior._replace(dist=state.prior.dist._replace(mean=found.params))
-        info = _info(method, likelihood, state.prior, lived, kept, _distance(found.params, state.prior.dist.mean))
+        moved = _distance(found.params, state.prior.dist.mean)
+        info = _info(method, likelihood, state.prior, lived, share, left_out, moved, total)
         return state._replace(prior=prior, iteration=state.iteration + 1), info
 
-    return base._replace(step=step)
+    return base._replace(step=step, learn=None, update=None)
 
 
 def record(method: Method, likelihood: Likelihood, key: Key, prior: Prior, episode: Episode) -> Recorded:
@@ -98,9 +103,7 @@ def readapted(method: Method, likelihood: Likelihood, prior: Prior, support: Bat
     return cell.inference.posterior(state, prior, support).mean
 
 
-def _meta_step(method, likelihood, prior: Prior, lived: Recorded, kept, max_kl, region: dict[str, Any]) -> TrustStep:
-    share = kept / jnp.maximum(kept.sum(), 1)
-
+def _meta_step(method, likelihood, prior: Prior, lived: Recorded, share, max_kl, region: dict[str, Any]) -> TrustStep:
     def outputs(mean):
         moved = prior._replace(dist=prior.dist._replace(mean=mean))
         one = lambda lived: likelihood.outputs(readapted(method, likelihood, moved, lived.support), lived.query)
@@ -120,14 +123,15 @@ def _meta_step(method, likelihood, prior: Prior, lived: Recorded, kept, max_kl, 
     )
 
 
-def _info(method, likelihood, prior: Prior, lived: Recorded, kept, step_norm) -> Info:
+def _info(method, likelihood, prior: Prior, lived: Recorded, share, left_out, step_norm, total) -> Info:
     def nll(one):
         return mean_loss(likelihood, readapted(method, likelihood, prior, one.support), one.query)
 
-    query_nll = jnp.where(kept, jax.vmap(nll)(lived), 0).sum() / jnp.maximum(kept.sum(), 1)
+    values = jax.vmap(nll)(lived)
+    query_nll = total((share.astype(values.dtype) * values).sum())
     unknown = jnp.full((3,), jnp.nan)
-    finite = kept.any() & jnp.isfinite(step_norm)
-    return Info(query_nll, -query_nll, (~kept).sum().astype(jnp.int32), finite, step_norm, unknown, unknown)
+    finite = (total(share.sum()) > 0) & jnp.isfinite(step_norm)
+    return Info(query_nll, -query_nll, left_out.astype(jnp.int32), finite, step_norm, unknown, unknown)
 
 
 def _distance(first: Params, second: Params):
