@@ -158,7 +158,8 @@ def _frame(axes, curves, *, log: bool) -> None:
     means = [np.asarray(curve, float).mean(axis=0) for curve in curves]
     if not means:
         return
-    low = min(np.nanmin(np.asarray(curve, float)) for curve in curves)
+    drawn = np.concatenate([np.ravel(np.asarray(curve, float)) for curve in curves])
+    low = float(np.nanmin(drawn[drawn > 0] if log else drawn))  # a logarithm has no place for the others
     high = float(np.nanmedian([mean[0] for mean in means]))
     if log:
         axes.set(yscale="log", ylim=(0.7 * low, 2.5 * high))
