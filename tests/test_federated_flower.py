@@ -121,7 +121,9 @@ def failing(app, honest):
 
 def garbled(app, honest):
     array = app.Array(dtype="float64", shape=(2,), stype="numpy.ndarray", data=b"no array at all")
-    record = app.RecordDict({"arrays": app.ArrayRecord({MEAN: array}), "about": app.ConfigRecord({"round": 1, "words": ""})})
+    record = app.RecordDict(
+        {"arrays": app.ArrayRecord({MEAN: array}), "about": app.ConfigRecord({"round": 1, "words": ""})}
+    )
     return lambda message: app.Message(record, reply_to=message)
 
 
@@ -132,7 +134,10 @@ BAD = {
     "nan": (changed(lambda arrays, number: (arrays | {MEAN: arrays[MEAN] * np.nan}, number)), "not finite"),
     "shape": (changed(lambda arrays, number: (arrays | {MEAN: arrays[MEAN][:, :1]}, number)), "has shape"),
     "type": (changed(lambda arrays, number: (arrays | {MEAN: arrays[MEAN].astype(np.float32)}, number)), "has type"),
-    "names": (changed(lambda arrays, number: ({f"x.{name}": array for name, array in arrays.items()}, number)), "lacks"),
+    "names": (
+        changed(lambda arrays, number: ({f"x.{name}": array for name, array in arrays.items()}, number)),
+        "lacks",
+    ),
     "huge": (changed(lambda arrays, number: (arrays | {MEAN: arrays[MEAN] + 1e9}, number)), "has norm"),
     "stale": (changed(lambda arrays, number: (arrays, number - 1)), "it answers round"),
 }
