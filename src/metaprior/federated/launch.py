@@ -13,6 +13,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -161,16 +162,30 @@ def supernode(server: str, config: Mapping[str, Any], security: Security, *, ret
 
 
 def write_app(folder: Path) -> Path:
-    """The app that Flower takes to every client: two lines each, since all of us is installed there."""
+    """The app that Flower takes to every client: a few lines, since all of us is installed there."""
     package = folder / "app" / "metaprior_federation"
     package.mkdir(parents=True)
     (package.parent / "pyproject.toml").write_text(PROJECT)
     (package / "__init__.py").write_text("")
     for side in ("server", "client"):
         (package / f"{side}.py").write_text(
-            f"from metaprior.federated.flower import {side}_app\n\napp = {side}_app()\n"
+            f"from metaprior.federated.flower import {side}_app\n"
+            "from metaprior.federated.launch import end_with_parent\n\n"
+            f"end_with_parent()\napp = {side}_app()\n"
         )
     return package.parent
+
+
+def end_with_parent() -> None:
+    """End this process when the one that started it is gone: Flower leaves its apps behind when it is killed."""
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent != 1:  # 1: it was gone before we looked
+            time.sleep(0.5)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def write_connection(environment: Mapping[str, str], address: str, security: Security) -> None:
