@@ -15,6 +15,10 @@ COMMANDS = {
         "metaprior.cli.adapt",
         "adapt a learned prior to points of a CSV file, a folder of photos, or an agent's goal",
     ),
+    "federate": (
+        "metaprior.cli.federate",
+        "learn one prior from tasks of many clients that keep their data",
+    ),
     "methods": ("metaprior.cli.methods", "list the methods and what each is made of"),
     "data": ("metaprior.cli.data", "look at a folder of images, or download Omniglot"),
     "bench": ("metaprior.cli.bench", "measure: memory of a meta-step, speed beside other libraries"),

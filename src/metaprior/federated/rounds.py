@@ -21,6 +21,7 @@ class Reply(NamedTuple):
     client: str
     round: int  # that it answers
     arrays: Mapping[str, Any]
+    fault: str | None = None  # why there is nothing to look at: the client failed, or what came cannot be read
 
 
 class Record(NamedTuple):
@@ -96,6 +97,8 @@ def server_round(
 def _require_due(reply: Reply, number: int, asked: Sequence[str], accepted: Mapping[str, Any]) -> None:
     if reply.client not in asked:
         raise Refused(f"{reply.client} was not asked in round {number}")
+    if reply.fault is not None:
+        raise Refused(reply.fault)
     if reply.round != number:
         raise Refused(f"it answers round {reply.round}, and this is round {number}")
     if reply.client in accepted:

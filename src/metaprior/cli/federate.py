@@ -1,0 +1,276 @@
+"""`metaprior federate`: learn one prior from tasks that stay where they are, simulated or with real processes."""
+
+import dataclasses
+import signal
+import subprocess
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from metaprior import checkpoints, runs
+from metaprior.cli import console
+from metaprior.cli.arguments import parse
+from metaprior.cli.train import Choices, default_folder, opened
+from metaprior.federated import flower, holders, launch, server
+from metaprior.federated.requests import Work, answerer
+from metaprior.federated.rounds import Record
+from metaprior.federated.server import Rules
+from metaprior.names import require_known
+from metaprior.settings import Settings, assemble, from_dict
+
+HELP = """usage: metaprior federate simulate|server|client …
+
+Learn one prior from tasks of many clients. Their data stay where they are; sums over tasks travel.
+
+examples:
+  metaprior federate simulate sinusoid --clients 4 --iterations 500 --out runs/together
+  metaprior federate server sinusoid --iterations 20 --quorum 2 --insecure --out runs/together
+  metaprior federate client --server 127.0.0.1:8000 --client 0 --clients 2 --insecure
+  metaprior federate client --server example.org:8000 --table doses.csv --group-column patient \\
+      --ca ca.crt --client-key clinic --certificate local.crt --key local.key
+
+All but simulate need pip install 'metaprior[federated]'. metaprior federate server --help has all flags."""
+
+ROUNDS = 200
+LOGS = "logs"
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """Of rounds: shared by simulate and server. --iterations is the number of steps that the server makes."""
+
+    settings: Choices = dataclasses.field(default_factory=lambda: Choices(iterations=ROUNDS))
+    out: Path | None = None
+    """Folder of the run: new or empty, unless resuming."""
+    resume: bool = False
+    """Go on with the run in --out, with its settings; only --iterations may be given anew, and raised."""
+    quorum: int = 1
+    """Sound replies that a step needs; with fewer the prior stays as it is."""
+    ask: int | None = None
+    """Clients that a round asks, drawn by the seed; all if not given."""
+    patience: int = 3
+    """Rounds in a row without a step, after which the run ends."""
+    local_steps: int = 1
+    """Meta-steps that a client makes by itself before it replies: more save rounds."""
+    local_rate: float = 1e-3
+    """Of these steps."""
+    quiet: bool = False
+    """Show notes and errors only."""
+
+    def rules(self, **more: Any) -> Rules:
+        """As the library has them."""
+        work = Work(self.local_steps, self.local_rate)
+        return Rules(self.quorum, self.ask, patience=self.patience, work=work, **more)
+
+
+@dataclass(frozen=True)
+class Simulate(Rounds):
+    """The flags of `metaprior federate simulate`."""
+
+    clients: int = 4
+    """How many clients share the tasks of a meta-batch."""
+    checkpoint_every: int = 50
+    """Rounds between checkpoints."""
+
+
+@dataclass(frozen=True)
+class Serve(Rounds):
+    """The flags of `metaprior federate server`."""
+
+    host: str = "127.0.0.1"
+    """Where to listen."""
+    port: int = 8000
+    """Where to listen."""
+    deadline: float = 600.0
+    """Seconds that a round waits for enough clients, and then for their replies."""
+    insecure: bool = False
+    """Without TLS and keys: for trying it out on one machine."""
+    ca: Path | None = None
+    """Certificate of the authority that vouches for the server."""
+    certificate: Path | None = None
+    """Of the server."""
+    key: Path | None = None
+    """Private key of the certificate."""
+    client_keys: Path | None = None
+    """Folder of the public keys, *.pub, of the clients that may take part."""
+
+
+@dataclass(frozen=True)
+class Client:
+    """The flags of `metaprior federate client`."""
+
+    server: str = "127.0.0.1:8000"
+    """HOST:PORT of the server."""
+    table: Path | None = None
+    """CSV file with a column of groups, each of which is a task; or a folder of CSV files, one for each task."""
+    group_column: str | None = None
+    """Of the table: which names the group of a row."""
+    x_column: str = "x"
+    """Of the table: the input."""
+    y_column: str = "y"
+    """Of the table: the output."""
+    client: int | None = None
+    """Without a table: which client of a built-in task set this is, from 0."""
+    clients: int | None = None
+    """Without a table: how many there are."""
+    name: str = ""
+    """Of this client, so that its groups are not taken for those of another. It is not sent."""
+    data_dir: Path | None = None
+    """Where images are, if not where METAPRIOR_DATA says."""
+    retries: int | None = None
+    """How often to try again when the server does not answer; for ever if not given."""
+    insecure: bool = False
+    """Without TLS and keys: for trying it out on one machine."""
+    ca: Path | None = None
+    """Certificate of the authority that vouches for the server."""
+    client_key: Path | None = None
+    """Private key that the server knows this client by."""
+    certificate: Path | None = None
+    """For this client's own local processes: of localhost, vouched for by the same authority."""
+    key: Path | None = None
+    """Private key of that certificate."""
+
+
+def run(argv: list[str]) -> int:
+    """The command."""
+    if not argv or argv[0] in ("-h", "--help"):
+        print(HELP)
+        return 0
+    require_known("part of a federation", argv[0], PARTS)
+    return PARTS[argv[0]](argv[1:])
+
+
+def _simulate(argv: list[str]) -> int:
+    asked, folder = _rounds(Simulate, argv, "simulate")
+    setup = assemble(asked.settings.checked())
+    clients = {
+        f"client-{number:04d}": answerer(setup, holders.share(setup, number, asked.clients))
+        for number in range(asked.clients)
+    }
+    rules = asked.rules()
+    server.require_sound(rules)
+    with opened(setup, folder, resume=asked.resume) as folder_run:
+        federation, notes = server.taken_up(setup, folder_run, rules, checkpoint_every=asked.checkpoint_every)
+        for line in notes:
+            console.note(line)
+        server.simulated(federation, clients, report=_reporter(quiet=asked.quiet, every=ROUNDS // 10))
+    _next(folder, quiet=asked.quiet)
+    return 0
+
+
+def _serve(argv: list[str]) -> int:
+    asked, folder = _rounds(Serve, argv, "server")
+    security = launch.Security(asked.insecure, asked.ca, asked.certificate, asked.key)
+    needed = {"--ca": asked.ca, "--certificate": asked.certificate, "--key": asked.key}
+    launch.require_safe(asked.host, security, {**needed, "--client-keys": asked.client_keys})
+    rules, setup = asked.rules(deadline=asked.deadline), assemble(asked.settings.checked())
+    server.require_sound(rules)
+    signal.signal(signal.SIGTERM, _as_interrupt)
+    with launch.home() as environment:
+        with opened(setup, folder, resume=asked.resume):  # and free again, for the process that Flower starts
+            flower.save_rules(folder, rules)
+        keys = [] if security.insecure else sorted(Path(str(asked.client_keys)).glob("*.pub"))
+        _serve_rounds(folder.resolve(), asked, security, keys, environment)
+    _next(folder, quiet=asked.quiet)
+    return 0
+
+
+def _serve_rounds(
+    folder: Path, asked: Serve, security: launch.Security, keys: list[Path], environment: dict[str, str]
+) -> None:
+    logs = folder / LOGS
+    logs.mkdir(exist_ok=True)
+    launch.write_connection(environment, f"{asked.host}:{asked.port}", security)
+    app = launch.write_app(Path(environment["FLWR_HOME"]))
+    link = launch.superlink(asked.host, asked.port, security)
+    submit = ["flwr", "run", str(app), launch.NAME, "--run-config", f'folder="{folder}"', "--stream"]
+    with launch.started(link, environment, logs / "superlink.log") as process:
+        launch.wait_until_ready(process, asked.host, asked.port)
+        for key in keys:
+            launch.called(["flwr", "supernode", "register", str(key), launch.NAME], environment, logs / "register.log")
+        console.note(f"listening at {asked.host}:{asked.port}; logs are in {logs}")
+        with launch.started(submit, environment, logs / "rounds.log") as stream:
+            _follow(folder, stream, process, quiet=asked.quiet)
+    # Flower ends in peace whatever became of its app: what counts is what is in the folder.
+    if max(checkpoints.available(folder / "checkpoints"), default=0) < asked.settings.iterations:
+        raise launch.Failed(f"the rounds ended too early, see {logs}; go on: metaprior federate server --resume …")
+
+
+def _follow(folder: Path, stream: subprocess.Popen, link: subprocess.Popen, *, quiet: bool) -> None:
+    """Show rounds as they are recorded, until they end."""
+    open_run, report = runs.open_run(folder), _reporter(quiet=quiet, every=1)
+    shown = len(runs.read_metrics(open_run))
+    while True:
+        ended = stream.poll() is not None or link.poll() is not None
+        rows = runs.read_metrics(open_run)
+        for row in rows[shown:]:
+            report(Record(**{name: row[name] for name in Record._fields}))
+        shown = len(rows)
+        if ended:
+            return
+        time.sleep(flower.POLL)
+
+
+def _client(argv: list[str]) -> int:
+    asked = parse(Client, argv, prog="metaprior federate client", help=HELP)
+    host = asked.server.rpartition(":")[0]
+    if not host:
+        raise ValueError(f"--server is HOST:PORT, got {asked.server!r}")
+    security = launch.Security(asked.insecure, asked.ca, asked.certificate, asked.key, asked.client_key)
+    needed = {"--ca": asked.ca, "--client-key": asked.client_key}
+    launch.require_safe(host, security, {**needed, "--certificate": asked.certificate, "--key": asked.key})
+    signal.signal(signal.SIGTERM, _as_interrupt)
+    with launch.home() as environment:
+        command = launch.supernode(asked.server, _node(asked), security, retries=asked.retries)
+        with launch.started(command, environment, None) as process:
+            return process.wait()
+
+
+def _node(asked: Client) -> dict[str, Any]:
+    """The client's configuration, if its tasks can be found: what is wrong with a table is said here, before any round."""
+    if asked.table is not None:
+        columns = {"x": asked.x_column, "y": asked.y_column}
+        groups = holders.read_groups(asked.table, group=asked.group_column, **columns)
+        console.note(f"{len(groups)} tasks in {asked.table}")
+        given = {"table": asked.table.resolve(), "group-column": asked.group_column, "name": asked.name}
+        given |= {"x-column": asked.x_column, "y-column": asked.y_column}
+    elif asked.client is not None and asked.clients is not None:
+        given = {"client": asked.client, "clients": asked.clients, "data-dir": asked.data_dir}
+    else:
+        raise ValueError("a client needs tasks: --table FILE --group-column NAME, or --client NUMBER --clients NUMBER")
+    return {name: value for name, value in given.items() if value is not None and value != ""}
+
+
+def _rounds(command: type, argv: list[str], name: str) -> tuple[Any, Path]:
+    """The flags, those of a run that is resumed as they were, and the run folder."""
+    options: dict[str, Any] = dict(prog=f"metaprior federate {name}", help=HELP)
+    asked = parse(command, argv, **options)
+    folder = asked.out or default_folder(asked.settings).with_name(f"{default_folder(asked.settings).name}-federated")
+    if asked.resume:
+        kept: Settings = from_dict(dict(runs.open_run(folder).settings))
+        asked = parse(command, argv, default=command(settings=Choices(**vars(kept))), **options)
+    return asked, folder
+
+
+def _reporter(*, quiet: bool, every: int):
+    """Prints rounds: those that came to nothing or had trouble, and of the others every so many."""
+
+    def report(record: Record) -> None:
+        trouble = not record.stepped or record.refused or record.missing
+        if not quiet and (trouble or record.round % every == 0):
+            print(flower.in_words(record), flush=True)
+
+    return report
+
+
+def _next(folder: Path, *, quiet: bool) -> None:
+    if not quiet:
+        print(f"next: metaprior evaluate {folder}")
+
+
+def _as_interrupt(*_: Any) -> None:
+    raise KeyboardInterrupt("stopped; what was saved stays")
+
+
+PARTS = {"simulate": _simulate, "server": _serve, "client": _client}

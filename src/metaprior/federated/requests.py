@@ -1,0 +1,70 @@
+"""What a server asks a client, and how a client answers: named arrays and a few words, as any messenger can carry them."""
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from metaprior import codec
+from metaprior.federated.holders import Holder
+from metaprior.federated.replies import named
+from metaprior.federated.steps import client_step, client_steps
+from metaprior.meta import State
+from metaprior.settings import Setup, as_dict, from_dict
+from metaprior.training import initial_state
+
+
+class Work(NamedTuple):
+    """What clients do in a round."""
+
+    steps: int = 1  # meta-steps of a client's own; one sends plain statistics
+    rate: float = 1e-3  # of these steps
+
+
+ONCE = Work()
+
+
+class Request(NamedTuple):
+    """What a client is sent: the prior, what inference shares between tasks, and the key of the round."""
+
+    round: int
+    arrays: Mapping[str, np.ndarray]
+    words: str  # JSON: settings, and what to do
+
+
+def request(setup: Setup, state: State, number: int, work: Work = ONCE) -> Request:
+    """What round `number` asks of every client. Where the server keeps its data is not told."""
+    key = jax.random.fold_in(state.key, state.iteration)  # the one that training on one machine draws from
+    settings = as_dict(setup.settings) | {"data_dir": None}
+    words = json.dumps({"settings": settings, "work": work._asdict()})
+    return Request(number, codec.flatten({"prior": state.prior, "memory": state.memory, "key": key}), words)
+
+
+def settings_in(asked: Request, data_dir: Any = None):
+    """The settings that a request names, with the client's own place of data."""
+    return from_dict(json.loads(asked.words)["settings"] | {"data_dir": data_dir})
+
+
+def answerer(setup: Setup, holder: Holder) -> Callable[[Request], dict[str, np.ndarray]]:
+    """The client's part of a round, compiled at its first call."""
+    start = initial_state(setup)
+    like = {"prior": start.prior, "memory": start.memory, "key": start.key}
+
+    def found(work, prior, memory, key):
+        key_draw, key_infer = jax.random.split(key)
+        tasks = holder.held(key_draw)
+        if work.steps == 1:
+            return client_step(setup.learner, prior, tasks, key_infer, memory)
+        return client_steps(setup.learner, prior, tasks, key_infer, memory, steps=work.steps, rate=work.rate)
+
+    compiled = jax.jit(found, static_argnums=0)
+
+    def answer(asked: Request) -> dict[str, np.ndarray]:
+        tree = codec.unflatten(like, asked.arrays)
+        return named(
+            start, compiled(Work(**json.loads(asked.words)["work"]), tree["prior"], tree["memory"], tree["key"])
+        )
+
+    return answer
