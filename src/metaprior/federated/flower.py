@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from metaprior import runs
+from metaprior.checkpoints import write_atomically
 from metaprior.federated import holders, server
 from metaprior.federated.requests import Request, Work, answerer, settings_in
 from metaprior.federated.rounds import Record, Reply
@@ -163,7 +164,8 @@ def server_app() -> Any:
 def save_rules(folder: Path, rules: Rules) -> None:
     """Beside the settings, for the process that Flower starts."""
     values = {name: value for name, value in rules._asdict().items() if name not in ("work", "limits")}
-    (folder / RULES).write_text(json.dumps({**values, "work": rules.work._asdict()}, indent=2) + "\n")
+    text = json.dumps({**values, "work": rules.work._asdict()}, indent=2) + "\n"
+    write_atomically(folder / RULES, text.encode())
 
 
 def read_rules(folder: Path) -> Rules:

@@ -104,9 +104,7 @@ def _directly(x, weight, stride, padding, precision):
 
 # Above so many bytes of patches a task, cutting them out costs more than convolutions of few images at a time.
 MANY = 1 << 25
-UNROLLED = (
-    8  # calls that are written out, which is quicker to run; more of them make a loop, which is quicker to compile
-)
+UNROLLED = 8  # calls that are written out: quicker to run; more of them make a loop, which is quicker to compile
 
 
 def _apart(x, weight, stride, padding, precision):

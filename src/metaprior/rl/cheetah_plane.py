@@ -1,8 +1,7 @@
 """Half-cheetah by equations of its own, for accelerators: MuJoCo's physics of a body that moves in a plane.
 
-MJX is MuJoCo for any robot. Its step is many hundred small programs one after another, and on an accelerator their number, not
-their size, is what takes the time. Half-cheetah needs few: angles add up along a limb, so that positions and Jacobians are closed
-forms; contact forces are in `contact_forces`. Each step agrees with the C engine to rounding.
+MJX is MuJoCo for any robot, and its step is a large program. Half-cheetah needs a small one: angles add up along a limb, so that
+positions and Jacobians are closed forms; contact forces are in `contact_forces`. Each step agrees with the C engine to rounding.
 
 Numbers are float64 where JAX has it switched on (`jax_enable_x64`) when the environment is made, float32 otherwise.
 """
