@@ -65,8 +65,9 @@ def cells(settings: Settings) -> list[study.Cell]:
 
 
 def rests_on(settings: Settings, cell: study.Cell) -> dict[str, Any]:
-    """The recipe of the method, and all other settings."""
-    return images.identity(set_up(settings, cell[0], int(cell[1])))
+    """The recipe of the method, and all other settings; but not how far a step goes, which costs nothing."""
+    found = images.identity(set_up(settings, cell[0], int(cell[1])))
+    return {**found, "method": {**found["method"], "rate": None, "meta_rate": None}}
 
 
 def decides(settings: Settings) -> Settings:

@@ -120,6 +120,7 @@ def _draw_paths(drawn: Figure, grid, line: int, name: str, paths) -> None:
         axes.plot(0, 0, marker="s", color="black", markersize=5)
         axes.add_patch(Rectangle((-REACH, -REACH), 2 * REACH, 2 * REACH, fill=False, color="0.7", linewidth=0.8))
         axes.set(xlim=(-0.85, 0.85), ylim=(-0.85, 0.85), aspect="equal", title=f"{name}, {_after(mark)}")
+        axes.set(xticks=(-0.5, 0.0, 0.5), yticks=(-0.5, 0.0, 0.5))
         _plain(axes)
 
 
