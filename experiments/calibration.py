@@ -129,7 +129,7 @@ def reliability(table: np.ndarray) -> dict[str, Any]:
 
 def figure(results: study.Results) -> Figure:
     """Accuracy against confidence: solid with the temperature, dotted without."""
-    names = results["settings"]["methods"]
+    names = [name for name in results["settings"]["methods"] if f"{name}/as it is" in results["curves"]]
     drawn = Figure(figsize=(3.4 * len(names) + 0.6, 4.2), layout="constrained")
     for axes, name in zip(drawn.subplots(1, len(names), squeeze=False, sharey=True)[0], names, strict=True):
         axes.plot([0, 1], [0, 1], color="0.7", linewidth=1)

@@ -124,6 +124,7 @@ def run(
     for cell in cells:
         if (kept := _kept(study, settings, cell, keep)) is not None:
             measured[cell] = kept
+    missing = ["/".join(cell) for cell in cells if cell not in measured and not only(cell)]
     cells = [cell for cell in cells if cell in measured or only(cell)]
     report(len(measured), len(cells), "")
     for cell, piece in _measured(study, settings, [cell for cell in cells if cell not in measured], jobs):
@@ -141,7 +142,8 @@ def run(
         for row in piece["rows"]
     ]
     curves = {name: curve for cell in cells for name, curve in measured[cell].get("curves", {}).items()}
-    return {"settings": {"scale": scale, **plain(asdict(settings))}, "rows": rows, "curves": curves}
+    found = {"settings": {"scale": scale, **plain(asdict(settings))}, "rows": rows, "curves": curves}
+    return found | ({"missing": missing} if missing else {})
 
 
 def measure(study: Study, settings: Any, cell: Cell) -> Results:

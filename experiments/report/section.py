@@ -52,8 +52,13 @@ def of_study(name: str, folder: Path) -> Section:
         raise ValueError(
             f"the results of {name} in {folder} lack {lacking}, which its file now asks for: metaprior reproduce {name} --fresh"
         ) from lacking
-    words = {"title": chosen.title, "paper": chosen.paper, "remarks": remarks}
+    words = {"title": chosen.title, "paper": chosen.paper, "remarks": (*remarks, *_unmeasured(results))}
     return _section(name, results, **words, tables=shown, figure=f"{FIGURES}/{name}.png")
+
+
+def _unmeasured(results: study.Results) -> list[str]:
+    missing = results.get("missing", [])
+    return [f"Not measured yet, {len(missing)} cells: {', '.join(missing)}."] if missing else []
 
 
 def of_benchmark(name: str, results: study.Results, folder: Path) -> Section:

@@ -62,6 +62,8 @@ class Reproduce:
     """Where the images are."""
     fresh: bool = False
     """Measure anew what is kept of an earlier run."""
+    kept: bool = False
+    """Measure nothing: write down what is kept so far, and which cells are missing."""
     out: Annotated[
         Path | None, tyro.conf.arg(help_behavior_hint="(default: results in the source; at smoke scale results/smoke)")
     ] = None
@@ -74,6 +76,8 @@ def run(argv: list[str]) -> int:
     for flag in ("seeds", "jobs"):
         if (value := getattr(asked, flag)) is not None and value < 1:
             raise ValueError(f"--{flag} must be at least 1, got {value}")
+    if asked.fresh and asked.kept:
+        raise ValueError("--fresh throws away what --kept would write down: leave one of them out")
     checkout.enter()
     if asked.data_dir is not None:
         os.environ[VARIABLE] = str(asked.data_dir.resolve())  # for other processes, too
@@ -150,6 +154,8 @@ def measure(study: Study, settings: Any, asked: Reproduce) -> Results:
 
     keep = ROOT / ".cache" / "reproduce"
     only = chosen(study, settings, asked.setting)
+    if asked.kept:
+        only = lambda cell: False
     if asked.fresh:
         forget(study, settings, keep)
     counted = (0, 0)
