@@ -145,7 +145,7 @@ def figure(results: study.Results) -> Figure:
         axes.legend(frameon=False, fontsize="small")
         axes.spines[["top", "right"]].set_visible(False)
     drawn.axes[0].set_ylabel("accuracy")
-    drawn.suptitle(f"Reliability on {results['settings']['trained']['tasks']} {SETTING}; only bins that are not rare")
+    drawn.suptitle(f"Reliability on {results['settings']['trained']['tasks']} {SETTING}\nonly bins that are not rare")
     return drawn
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator
 
 from experiments import study
 from metaprior import figures
@@ -54,8 +55,10 @@ def figure(results: study.Results) -> Figure:
         for place, name in enumerate(names):
             _draw(axes, place, tried.get((*panel, name), []))
         axes.set_xscale("log")
+        narrow = np.divide(*axes.get_xlim()[::-1]) < 3  # less than a factor of three has one of 1, 2, 5 at most
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes.xaxis.set_major_formatter("{x:g}")
-        axes.xaxis.set_minor_formatter("{x:g}" if np.divide(*axes.get_xlim()[::-1]) < 10 else "")
+        axes.xaxis.set_minor_formatter("{x:g}" if narrow else "")
         axes.set_yticks(range(len(names)), names)
         axes.set(title=" ".join(panel), xlabel="validation error, %", ylim=(len(names) - 0.5, -0.5))
         axes.grid(axis="x", which="both", color="0.92")

@@ -259,3 +259,19 @@ def test_two_processes_measure_what_one_does(elsewhere):
     assert values(results) == values(expected)  # in the order of the cells, whichever ended first
     assert results["curves"] == expected["curves"]
     assert len(list((elsewhere / ".cache" / "reproduce" / "tiny-study").iterdir())) == 4
+
+
+def test_kept_writes_down_what_there_is_and_names_what_is_missing(tiny, monkeypatch, tmp_path, capsys):
+    refused(capsys, ["tiny", "--kept"], "no cell of tiny is kept: leave --kept out, and it is measured")
+    assert main(["reproduce", "tiny", "--setting", "hard"]) == 0
+    whole = json.loads((tmp_path / "results" / "tiny.json").read_text())
+    assert whole["missing"] == ["easy/maml", "easy/gem-bml+"]
+    measured = list(tiny)
+    assert main(["reproduce", "tiny", "--kept"]) == 0
+    assert tiny == measured  # nothing anew
+    assert json.loads((tmp_path / "results" / "tiny.json").read_text()) == whole
+    assert "Not measured yet, 2 cells: easy/maml, easy/gem-bml+." in capsys.readouterr().out
+    assert main(["reproduce", "tiny"]) == 0
+    assert "missing" not in json.loads((tmp_path / "results" / "tiny.json").read_text())
+    capsys.readouterr()
+    refused(capsys, ["tiny", "--kept", "--fresh"], "--fresh throws away what --kept would write down")

@@ -1,9 +1,9 @@
 """What the rows of the table change on a task set.
 
 The table itself (`methods`) holds defaults for sinusoids. A recipe is a set of fields of a row; options given by hand go over it.
-Rates of gem-bml+, gem-bml+last-layer and maml, and of fomaml and reptile on characters, won the search on validation classes
-that the study `image-search` gives every method; the others are places to start from, taken from the literature and from short
-trials. That study is not complete; once its results are there, a test asks for its winners here.
+Rates that won the search on validation classes (the study `image-search`, the same number of trainings for every method) are taken
+from there, and a test holds them to it; those it has not come to yet are places to start from, taken from the literature and from
+short trials.
 """
 
 from typing import Any

@@ -169,12 +169,15 @@ def measure(study: Study, settings: Any, asked: Reproduce) -> Results:
         # Only cells that are measured in this process can be named when they start.
         named = study._replace(measure=lambda settings, cell: (start(" ".join(cell)), study.measure(settings, cell))[1])
         try:
-            return run(named, settings, scale=asked.scale, jobs=asked.jobs, keep=keep, only=only, report=report)
+            found = run(named, settings, scale=asked.scale, jobs=asked.jobs, keep=keep, only=only, report=report)
         except KeyboardInterrupt:
             how = "the same command goes on from there" + (", without --fresh" if asked.fresh else "")
             raise KeyboardInterrupt(
                 f"stopped; {counted[0]} of {counted[1]} cells of {study.name} are kept: {how}"
             ) from None
+    if not found["rows"] and asked.kept:
+        raise ValueError(f"no cell of {study.name} is kept: leave --kept out, and it is measured")
+    return found
 
 
 def chosen(study: Study, settings: Any, names: Sequence[str]) -> Callable[[tuple[str, ...]], bool]:
