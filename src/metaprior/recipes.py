@@ -1,8 +1,8 @@
 """What the rows of the table change on a task set.
 
 The table itself (`methods`) holds defaults for sinusoids. A recipe is a set of fields of a row; options given by hand go over it.
-Rates that won the search on validation classes (the study `image-search`, the same number of trainings for every method) are taken
-from there, and a test holds them to it; those it has not come to yet are places to start from, taken from the literature and from
+Rates that won the search on validation classes (the study `image-search`, as many trainings for every method) are taken from it,
+and a test holds them to it; those it has not come to yet are places to start from, taken from the literature and from
 short trials.
 """
 
