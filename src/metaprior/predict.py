@@ -117,6 +117,8 @@ def linearised(apply: Apply, family: Family, *, condition: bool, num_functions: 
         inputs = jnp.concatenate([support.x, x]) if condition else x
         outputs, roots = tangent_roots(apply, mean, prior.dist if condition else q, inputs)
         known, asked = roots[:first], roots[first:]
+        if first and (weight := weight_of(support)) is not None:
+            known = known * weight[:, None, None]  # what only fills up says nothing: its row of the gram matrix is zero
         covariance = lambda a, b: jnp.einsum("now,mow->onm", a, b)  # of two sets of inputs, output by output
         between = covariance(asked, asked) if num_functions else jnp.square(asked).sum(axis=2).T
         given = (covariance(known, known), covariance(known, asked)) if first else None
@@ -170,16 +172,29 @@ def tangent_roots(apply: Apply, mean, dist: Dist, x) -> tuple[Float[Array, "N O"
     return apply(mean, x), jacobian
 
 
-def calibrate(predictor: Predictor, parts: Any, targets: Array, *, steps: int = 300, rate: float = 0.05) -> Calibration:
+def calibrate(
+    predictor: Predictor,
+    parts: Any,
+    targets: Array,
+    *,
+    weights: Float[Array, "T N"] | None = None,
+    steps: int = 300,
+    rate: float = 0.05,
+) -> Calibration:
     """The calibration of least NLL on validation tasks: `parts` of many tasks stacked, and their `targets` [T, N, …].
+
+    With `weights` each target counts as often as its weight says, and each task as often as any other that has some.
 
     A coarse grid of width and noise finds the basin, Adam the bottom: the surface has plateaus where either number alone
     explains everything.
     """
 
     def loss(calibration):
-        log_density = lambda part, y: predictor.finish(part, calibration).log_density(y).mean()
-        return -jax.vmap(log_density)(parts, targets).mean()
+        density = lambda part, y: predictor.finish(part, calibration).log_density(y)
+        if weights is None:
+            return -jax.vmap(lambda part, y: density(part, y).mean())(parts, targets).mean()
+        of_task = lambda part, y, w: _weighted_mean(density(part, y), w)
+        return -_weighted_mean(jax.vmap(of_task)(parts, targets, weights), weights.sum(axis=1) > 0)
 
     widths, noises = jnp.meshgrid(jnp.linspace(-3.0, 3.0, 7), jnp.linspace(-4.0, 1.0, 6), indexing="ij")
     ones = jnp.ones(widths.size, widths.dtype)
@@ -196,6 +211,12 @@ def calibrate(predictor: Predictor, parts: Any, targets: Array, *, steps: int = 
         return (trees.where(trees.all_finite(moved), moved, calibration), opt_state), None
 
     return jax.lax.scan(one, (start, optimizer.init(start)), None, length=steps)[0][0]
+
+
+def _weighted_mean(values, weight):
+    values = values.reshape(values.shape[0], -1).mean(axis=1)
+    weight = weight.astype(values.dtype)
+    return jnp.where(weight > 0, values * weight, 0).sum() / jnp.maximum(weight.sum(), 1e-12)
 
 
 def default_predictor(apply: Apply, family: Family, inference: str, *, num_functions: int = 20) -> Predictor:
@@ -225,7 +246,17 @@ def log_size(support: Data) -> Float[Array, ""]:
     """Log of the root mean square of the support's targets; zero where there is no support."""
     if support.y.size == 0:
         return jnp.zeros((), support.y.dtype)
-    return 0.5 * jnp.log(jnp.square(support.y).mean() + 1e-6)
+    weight, size = weight_of(support), jnp.square(support.y)
+    if weight is None:
+        return 0.5 * jnp.log(size.mean() + 1e-6)
+    count = weight.sum()
+    mean = (weight * size.mean(axis=1)).sum() / jnp.maximum(count, 1)
+    return jnp.where(count > 0, 0.5 * jnp.log(mean + 1e-6), 0.0)
+
+
+def weight_of(support: Data) -> Float[Array, " N"] | None:
+    """How often each point counts, where points carry weights (`likelihoods.Weighted`), which are zeros and ones here."""
+    return getattr(support, "weight", None)
 
 
 def levels(count: int) -> Float[Array, " S"]:
