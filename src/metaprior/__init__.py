@@ -8,6 +8,15 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from metaprior.estimators import (
+        AdaptedClassifier,
+        AdaptedRegressor,
+        Exported,
+        MetaClassifier,
+        MetaRegressor,
+        TablePrior,
+        exported,
+    )
     from metaprior.labelled import Labelled, Labeller
     from metaprior.learned import Adapted, Learned, load
     from metaprior.likelihoods import categorical, gaussian, gaussian_learned_noise
@@ -24,6 +33,9 @@ if TYPE_CHECKING:
     from metaprior.types import Data, Episode, Family, Inference, Likelihood, Prior
 
 _PLACES = {
+    "estimators": (
+        "AdaptedClassifier", "AdaptedRegressor", "Exported", "MetaClassifier", "MetaRegressor", "TablePrior", "exported",
+    ),
     "labelled": ("Labelled", "Labeller"),
     "learned": ("Adapted", "Learned", "load"),
     "likelihoods": ("categorical", "gaussian", "gaussian_learned_noise"),
@@ -45,10 +57,10 @@ except PackageNotFoundError:  # a source tree that was never installed
     __version__ = "0.0.0"
 
 __all__ = [
-    "METHODS", "Adapted", "AdaptedPolicy", "Calibration", "Data", "Episode", "Family", "Inference", "Labelled", "Labeller",
-    "Learned", "LearnedPolicy", "Likelihood",
-    "MetaLearner", "Method", "Model", "Predictive", "Prior", "Settings", "State", "Tasks", "__version__", "assemble",
-    "calibrate", "categorical", "foreign", "gaussian", "gaussian_learned_noise", "get_method", "get_tasks", "load", "load_policy",
+    "METHODS", "Adapted", "AdaptedClassifier", "AdaptedPolicy", "AdaptedRegressor", "Calibration", "Data", "Episode",
+    "Exported", "Family", "Inference", "Labelled", "Labeller", "Learned", "LearnedPolicy", "Likelihood", "MetaClassifier",
+    "MetaLearner", "MetaRegressor", "Method", "Model", "Predictive", "Prior", "Settings", "State", "TablePrior", "Tasks", "__version__", "assemble",
+    "calibrate", "categorical", "exported", "foreign", "gaussian", "gaussian_learned_noise", "get_method", "get_tasks", "load", "load_policy",
     "meta_learner", "meta_optimizer", "mlp", "scale_by_fisher", "trainer",
 ]  # fmt: skip
 

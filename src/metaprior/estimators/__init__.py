@@ -11,7 +11,8 @@ except ImportError as error:
     raise MissingExtra(f"estimators need scikit-learn: pip install 'metaprior[sklearn]' ({error})") from None
 
 from metaprior.estimators.adapted import AdaptedClassifier, AdaptedRegressor
+from metaprior.estimators.exporting import Exported, exported
 from metaprior.estimators.meta import MetaClassifier, MetaRegressor
 from metaprior.estimators.prior import TablePrior
 
-__all__ = ["AdaptedClassifier", "AdaptedRegressor", "MetaClassifier", "MetaRegressor", "TablePrior"]
+__all__ = ["AdaptedClassifier", "AdaptedRegressor", "Exported", "MetaClassifier", "MetaRegressor", "TablePrior", "exported"]

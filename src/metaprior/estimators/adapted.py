@@ -8,10 +8,9 @@ from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from metaprior.classes import ClassPredictive
+from metaprior.estimators import answers
 from metaprior.estimators.generic import generic_prior
 from metaprior.estimators.prior import TablePrior, adapt, class_functions, predict
-from metaprior.predict import Predictive
 
 READ: dict[str, Any] = dict(dtype=None, ensure_all_finite=False)  # columns say themselves what they cannot take
 
@@ -87,37 +86,25 @@ class AdaptedRegressor(RegressorMixin, _Adapted):
 
     def predict(self, X, *, return_std: bool = False):
         """The expected target, and with `return_std` its standard deviation, noise included."""
-        target = self._scale()
-        mean, std = (np.asarray(part)[:, 0] for part in self._predictive(X).moments())
-        mean = target.mean + target.std * mean
-        return (mean, target.std * std) if return_std else mean
+        found = self._answer(X)
+        mean, std = answers.moments(self.prior_.target, found)
+        return (mean, std) if return_std else mean
 
     def predict_interval(self, X, level: float = 0.9):
         """Lower and upper ends of the central interval that holds a share `level` of what may be observed."""
-        target = self._scale()
-        ends = self._predictive(X).interval(level)
-        low, high = (target.mean + target.std * np.asarray(end)[:, 0] for end in ends)
-        return low, high
+        found = self._answer(X)
+        return answers.interval(self.prior_.target, found, level)
 
     def log_density(self, X, y):
         """Log p(y) of each row."""
-        target = self._scale()
-        y = (as_targets(np.asarray(y)) - target.mean) / target.std
-        return np.asarray(self._predictive(X).log_density(y))[:, 0] - np.log(target.std)
+        found = self._answer(X)
+        return answers.log_density(self.prior_.target, found, as_targets(np.asarray(y)))
 
     def sample_functions(self, X, n_samples: int = 20, *, random_state=0):
         """Draws of the noise-free function at the rows of `X`, one each row of the result."""
         seed = int(check_random_state(random_state).randint(2**31 - 1))
-        target = self._scale()
         functions = self._answer(X, num_functions=n_samples, seed=seed).functions[..., 0]
-        return target.mean + target.std * functions
-
-    def _scale(self):
-        check_is_fitted(self)
-        return self.prior_.target
-
-    def _predictive(self, X) -> Predictive:
-        return self._answer(X)
+        return self.prior_.target.mean + self.prior_.target.std * functions
 
 
 class AdaptedClassifier(ClassifierMixin, _Adapted):
@@ -149,7 +136,7 @@ class AdaptedClassifier(ClassifierMixin, _Adapted):
 
     def predict_proba(self, X):
         """Probabilities of the classes, in the order of `classes_`."""
-        return np.asarray(self._probabilities(X).probabilities)
+        return np.asarray(self._answer(X).probabilities)
 
     def predict(self, X):
         """The most probable class."""
@@ -167,9 +154,6 @@ class AdaptedClassifier(ClassifierMixin, _Adapted):
         X = validate_data(self, X, reset=False, **READ)
         seed = int(check_random_state(random_state).randint(2**31 - 1))
         return class_functions(self.prior_, self.fitted_, X, n_samples, seed)
-
-    def _probabilities(self, X) -> ClassPredictive:
-        return self._answer(X)
 
 
 def as_targets(y: np.ndarray) -> np.ndarray:

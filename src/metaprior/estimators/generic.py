@@ -18,7 +18,7 @@ from metaprior.estimators.columns import encode, learn_columns
 from metaprior.estimators.computing import small_and_precise
 from metaprior.estimators.groups import padded
 from metaprior.estimators.networks import NUM_WAVES, basis
-from metaprior.estimators.pieces import Spec
+from metaprior.estimators.pieces import NOISE, Spec
 from metaprior.estimators.prior import Target, TablePrior, class_rows
 from metaprior.last_layer import LastLayer
 from metaprior.likelihoods import Weighted, WithNoise
@@ -50,7 +50,8 @@ def generic_prior(table: np.ndarray, y: np.ndarray, names: list[str], *, classes
     prior = Prior(LastLayer(features, np.zeros((len(widths), outputs)), np.diag(widths)))
     log_noise = math.log(noise) if classes is None else _log_temperature(leave_one_out[: len(y)], y)
     log_width = 0.0 if classes is None else -math.log(noise)
-    calibration = Calibration(*map(np.asarray, (log_width, log_noise, 0.0, 0.0, 1.0)))
+    spread = (2 * len(y)) ** -0.5  # n points tell the logarithm of a scale to about this much
+    calibration = Calibration(*map(np.asarray, (log_width, log_noise, 0.0, spread, 1.0)))
     return TablePrior(spec, columns, target, prior, (), calibration)
 
 
@@ -67,7 +68,9 @@ def _softplus_inverse(noise, least: float = 1e-3):
 @jax.jit
 def _best(waves, points: Weighted, grid: Float[Array, "K 4"]):
     """The numbers of largest evidence, and what each point is predicted to be by the others."""
-    evidence = jax.lax.map(lambda numbers: _evidence(waves, points, numbers)[0], grid)
+    # Few points are explained by no noise at all as well as by some: what is likely beforehand decides then.
+    beforehand = -0.5 * jnp.square(jnp.log(grid / jnp.asarray([[1.0, 1.0, 1.0, NOISE]]))).sum(axis=1)
+    evidence = beforehand + jax.lax.map(lambda numbers: _evidence(waves, points, numbers)[0], grid)
     best = grid[jnp.argmax(jnp.where(jnp.isfinite(evidence), evidence, -jnp.inf))]
     return best, _evidence(waves, points, best)[1]
 

@@ -23,12 +23,14 @@ from metaprior.estimators.learning import Course, Outcome, learn
 from metaprior.estimators.networks import as_model
 from metaprior.estimators.pieces import Spec, assemble, method_of
 from metaprior.estimators.prior import TablePrior, Target, model_of, scaled, unadapted
+from metaprior.estimators.publishing import publish, read_back
+from metaprior.published import Published, PublishedError
 from metaprior.runs import versions
 
 SCORED = 5  # rows of a group that `score` adapts to
 
 
-class _Meta(BaseEstimator):
+class _Meta:
     """What both have in common."""
 
     def __init__(
@@ -68,7 +70,7 @@ class _Meta(BaseEstimator):
         columns, target = learn_columns(table, names), self._target(given)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         with small_and_precise():
-            empty = TablePrior(self._spec(columns, target), columns, target, None, (), None, self.model)  # type: ignore[arg-type]
+            empty = self._empty(columns, target)
             pieces = assemble(empty.spec, model_of(empty), iterations=self.max_iter)
         rows = gathered(encode(columns, table), scaled(empty, given.y), given.groups)
         if len(rows.counts) < 2:
@@ -85,10 +87,9 @@ class _Meta(BaseEstimator):
 
     def save(self, folder: str | Path) -> None:
         """Publish the prior: safetensors, JSON and a model card, which `metaprior.load` reads without running anything."""
-        from metaprior.estimators.publishing import publish
-
         check_is_fitted(self)
-        publish(self.prior_, folder)
+        params = {name: value for name, value in self.get_params().items() if name not in ("model", "random_state")}
+        publish(self.prior_, folder, params, self.group_)
 
     def adapt(self, X, y):
         """The prior adapted to the rows of one group, ready to predict.
@@ -149,6 +150,12 @@ class _Meta(BaseEstimator):
         method_of(spec)  # refuses what does not go together, before any time is spent
         return spec
 
+    def _empty(self, columns: Columns, target: Target) -> TablePrior:
+        """All but what is to be learned."""
+        nothing: Any = None
+        named = hasattr(self, "feature_names_in_")
+        return TablePrior(self._spec(columns, target), columns, target, nothing, (), nothing, self.model, named=named)
+
     def _course(self, seed: int, largest: int) -> Course:
         least, most = (0, self.shots) if isinstance(self.shots, int | np.integer) else tuple(self.shots)
         if not 0 <= least <= most or self.queries < 1:
@@ -177,7 +184,7 @@ class _Meta(BaseEstimator):
         tags.input_tags.string = tags.input_tags.categorical = True
         return tags
 
-class MetaRegressor(RegressorMixin, _Meta):
+class MetaRegressor(_Meta, RegressorMixin, BaseEstimator):
     """Learns from many groups of rows, and adapts to a new group from a few.
 
     Args:
@@ -205,7 +212,7 @@ class MetaRegressor(RegressorMixin, _Meta):
         return Target(given.target, float(y.mean()), std if std > 1e-12 else 1.0)
 
 
-class MetaClassifier(ClassifierMixin, _Meta):
+class MetaClassifier(_Meta, ClassifierMixin, BaseEstimator):
     """Learns from many groups of labelled rows, and adapts to a new group from a few. Groups share their classes.
 
     What it is made with is as for `MetaRegressor`.
@@ -224,6 +231,28 @@ class MetaClassifier(ClassifierMixin, _Meta):
         if len(classes) < 2:
             raise ValueError(f"all rows are of one class, {classes[0]!r}: there is nothing to tell apart")
         return Target(given.target, classes=tuple(classes.tolist()))
+
+
+def load(found: Published, folder: str | Path, model: Any = None) -> MetaRegressor | MetaClassifier:
+    """A fitted estimator from a published folder."""
+    makers = {"regression": MetaRegressor, "classification": MetaClassifier}
+    if found.kind not in makers:
+        raise PublishedError(f"{folder} holds a prior of kind {found.kind!r}, which this metaprior does not know: use a newer one")
+    prior, params, group = read_back(found, folder, model)
+    known = makers[found.kind]._get_param_names()
+    made = makers[found.kind](**{name: _as_made(value) for name, value in params.items() if name in known}, model=model)
+    made.prior_, made.group_, made.target_ = prior, group, prior.target.name
+    made.n_features_in_ = len(prior.columns.columns)
+    if prior.named:
+        made.feature_names_in_ = np.array([column.name for column in prior.columns.columns], object)
+    if prior.target.classes is not None:
+        made.classes_ = np.asarray(prior.target.classes)
+    return made
+
+
+def _as_made(value: Any) -> Any:
+    """JSON has lists for pairs."""
+    return tuple(value) if isinstance(value, list) else value
 
 
 @contextmanager

@@ -5,11 +5,17 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Float
 
 from metaprior.models import Model, foreign, mlp
 from metaprior.types import Key
 
 NUM_WAVES = 100  # of the generic basis
+
+
+def tanh(x: Float[Array, "..."]) -> Float[Array, "..."]:
+    """JAX's own, by a name that can be pickled: it is kept with the weights."""
+    return jnp.tanh(x)
 
 
 def table_features(inputs: int, hidden: tuple[int, ...]) -> tuple[Model, int]:
@@ -19,7 +25,7 @@ def table_features(inputs: int, hidden: tuple[int, ...]) -> tuple[Model, int]:
     """
     if not hidden:
         return foreign(lambda key: (), lambda params, x: x, "linear"), inputs
-    body = mlp((inputs, *hidden), activation=jnp.tanh, init="glorot")
+    body = mlp((inputs, *hidden), activation=tanh, init="glorot")
 
     def apply(params, x):
         return jnp.concatenate([jnp.tanh(body.apply(params, x)) / hidden[-1] ** 0.5, x], axis=1)

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from metaprior import methods
 from metaprior.classes import class_predictor
-from metaprior.estimators.networks import basis, table_features
+from metaprior.estimators.networks import basis, table_features, tanh
 from metaprior.likelihoods import categorical, gaussian, gaussian_shared_noise, weighted
 from metaprior.meta import MetaLearner, State, meta_learner
 from metaprior.models import Model, mlp
@@ -97,7 +97,7 @@ def _network(spec: Spec, given: Model | None, *, exact: bool) -> Model:
                 f"{spec.method} adapts the whole network, which must answer with {spec.outputs} numbers and answers with "
                 f"{spec.features}: change its last layer, or use gem-bml+last-layer, which adds a layer of its own"
             )
-        return given or mlp((spec.inputs, *spec.hidden, spec.outputs), activation=jnp.tanh, init="glorot")
+        return given or mlp((spec.inputs, *spec.hidden, spec.outputs), activation=tanh, init="glorot")
     if spec.network == "basis":
         body, width = basis(spec.inputs)
     elif given is not None:

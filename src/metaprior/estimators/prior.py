@@ -39,6 +39,7 @@ class TablePrior(NamedTuple):
     memory: Any
     calibration: Calibration
     network: Any = None  # as it was given, where it is not one of ours
+    named: bool = False  # whether columns came with names
     facts: Mapping[str, Any] = {}  # what it was learned from and how well it did, for people
 
 
