@@ -34,7 +34,13 @@ if TYPE_CHECKING:
 
 _PLACES = {
     "estimators": (
-        "AdaptedClassifier", "AdaptedRegressor", "Exported", "MetaClassifier", "MetaRegressor", "TablePrior", "exported",
+        "AdaptedClassifier",
+        "AdaptedRegressor",
+        "Exported",
+        "MetaClassifier",
+        "MetaRegressor",
+        "TablePrior",
+        "exported",
     ),
     "labelled": ("Labelled", "Labeller"),
     "learned": ("Adapted", "Learned", "load"),

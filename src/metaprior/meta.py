@@ -145,7 +145,11 @@ def meta_learner(
 
     def gradient(key, prior, memory, episode):
         grads, memory, posteriors, value = infer_and_score(key, prior, memory, episode)
-        return grads, memory, (query_nll(key, posteriors, episode), value / at_least_one(likelihood.size(episode.query)))
+        return (
+            grads,
+            memory,
+            (query_nll(key, posteriors, episode), value / at_least_one(likelihood.size(episode.query))),
+        )
 
     def watch(state, keys, episodes):
         """The gradient of every task, and in some iterations what it is worth: what nobody asks for is not computed."""

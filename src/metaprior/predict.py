@@ -29,6 +29,7 @@ from numpy.typing import ArrayLike
 from metaprior import metrics, trees
 from metaprior.families import Full, MeanField, cholesky, variance
 from metaprior.last_layer import HeadParams
+from metaprior.likelihoods import Weighted
 from metaprior.types import Data, Dist, Family, Key, Prior
 
 Apply = Callable[..., Any]
@@ -242,7 +243,7 @@ def _require_share(level):
         raise ValueError(f"a level is a share between 0 and 1, got {level}: pass 0.9 for nine tenths")
 
 
-def log_size(support: Data) -> Float[Array, ""]:
+def log_size(support: Data | Weighted) -> Float[Array, ""]:
     """Log of the root mean square of the support's targets; zero where there is no support."""
     if support.y.size == 0:
         return jnp.zeros((), support.y.dtype)
@@ -254,7 +255,7 @@ def log_size(support: Data) -> Float[Array, ""]:
     return jnp.where(count > 0, 0.5 * jnp.log(mean + 1e-6), 0.0)
 
 
-def weight_of(support: Data) -> Float[Array, " N"] | None:
+def weight_of(support: Data | Weighted) -> Float[Array, " N"] | None:
     """How often each point counts, where points carry weights (`likelihoods.Weighted`), which are zeros and ones here."""
     return getattr(support, "weight", None)
 

@@ -51,7 +51,9 @@ def write(folder: str | Path, kind: str, tree: PyTree, about: Mapping[str, Any],
     try:
         text = (json.dumps(whole, indent=2, allow_nan=False) + "\n").encode()
     except (TypeError, ValueError) as error:
-        raise PublishedError(f"this prior cannot be described in JSON ({error}): use plain numbers, words and lists") from None
+        raise PublishedError(
+            f"this prior cannot be described in JSON ({error}): use plain numbers, words and lists"
+        ) from None
     data = codec.encode(tree, {"about": hashlib.sha256(text).hexdigest()})
     folder.mkdir(parents=True, exist_ok=True)
     write_atomically(folder / ARRAYS, data)
@@ -70,7 +72,9 @@ def read(folder: str | Path) -> Published:
         raise PublishedError(f"{folder / ARRAYS} cannot be read: {error}") from None
     digest = hashlib.sha256((folder / ABOUT).read_bytes()).hexdigest()
     if contents.metadata.get("about") != digest:
-        raise PublishedError(f"{folder / ABOUT} is not the one that {ARRAYS} was written with: take both from one place")
+        raise PublishedError(
+            f"{folder / ABOUT} is not the one that {ARRAYS} was written with: take both from one place"
+        )
     return Published(str(about["kind"]), about, contents)
 
 
@@ -112,7 +116,9 @@ def _about(folder: Path) -> dict[str, Any]:
     if not isinstance(about, dict) or "kind" not in about:
         raise PublishedError(f"{folder / ABOUT} does not describe a prior: take a whole copy")
     if about.get("format") != FORMAT:
-        raise PublishedError(f"{folder} has format {about.get('format')}, this metaprior reads {FORMAT}: use the version that wrote it")
+        raise PublishedError(
+            f"{folder} has format {about.get('format')}, this metaprior reads {FORMAT}: use the version that wrote it"
+        )
     return about
 
 

@@ -15,4 +15,12 @@ from metaprior.estimators.exporting import Exported, exported
 from metaprior.estimators.meta import MetaClassifier, MetaRegressor
 from metaprior.estimators.prior import TablePrior
 
-__all__ = ["AdaptedClassifier", "AdaptedRegressor", "Exported", "MetaClassifier", "MetaRegressor", "TablePrior", "exported"]
+__all__ = [
+    "AdaptedClassifier",
+    "AdaptedRegressor",
+    "Exported",
+    "MetaClassifier",
+    "MetaRegressor",
+    "TablePrior",
+    "exported",
+]

@@ -26,7 +26,9 @@ class _Adapted(BaseEstimator):
         X, y = validate_data(self, X, y, reset=reset, ensure_min_samples=1, **READ)
         if self.prior is not None and X.shape[1] != len(self.prior.columns.columns):
             names = ", ".join(column.name for column in self.prior.columns.columns)
-            raise ValueError(f"the prior was learned with {len(self.prior.columns.columns)} columns ({names}), got {X.shape[1]}")
+            raise ValueError(
+                f"the prior was learned with {len(self.prior.columns.columns)} columns ({names}), got {X.shape[1]}"
+            )
         return X, y
 
     def _require_prior(self):
@@ -48,7 +50,7 @@ class _Adapted(BaseEstimator):
     def _answer(self, X, *, num_functions: int = 0, seed: int = 0) -> Any:
         check_is_fitted(self)
         X = validate_data(self, X, reset=False, **READ)
-        return predict(self.prior_, self.fitted_, X, num_functions=num_functions, seed=seed)
+        return predict(self.prior_, self.fitted_, X, num_functions=num_functions, seed=seed), len(X)
 
     def export(self, path) -> None:
         """Predictions as one StableHLO file, which `metaprior.exported` runs: neither this class nor the prior is needed."""
@@ -86,25 +88,28 @@ class AdaptedRegressor(RegressorMixin, _Adapted):
 
     def predict(self, X, *, return_std: bool = False):
         """The expected target, and with `return_std` its standard deviation, noise included."""
-        found = self._answer(X)
-        mean, std = answers.moments(self.prior_.target, found)
+        found, count = self._answer(X)
+        mean, std = answers.moments(self.prior_.target, found, count)
         return (mean, std) if return_std else mean
 
     def predict_interval(self, X, level: float = 0.9):
         """Lower and upper ends of the central interval that holds a share `level` of what may be observed."""
-        found = self._answer(X)
-        return answers.interval(self.prior_.target, found, level)
+        found, count = self._answer(X)
+        return answers.interval(self.prior_.target, found, count, level)
 
     def log_density(self, X, y):
         """Log p(y) of each row."""
-        found = self._answer(X)
-        return answers.log_density(self.prior_.target, found, as_targets(np.asarray(y)))
+        found, count = self._answer(X)
+        y = as_targets(np.asarray(y))
+        if y.shape != (count,):
+            raise ValueError(f"y must hold one target for each of {count} rows, got shape {list(y.shape)}")
+        return answers.log_density(self.prior_.target, found, y)
 
     def sample_functions(self, X, n_samples: int = 20, *, random_state=0):
         """Draws of the noise-free function at the rows of `X`, one each row of the result."""
         seed = int(check_random_state(random_state).randint(2**31 - 1))
-        functions = self._answer(X, num_functions=n_samples, seed=seed).functions[..., 0]
-        return self.prior_.target.mean + self.prior_.target.std * functions
+        found, count = self._answer(X, num_functions=n_samples, seed=seed)
+        return self.prior_.target.mean + self.prior_.target.std * np.asarray(found.functions)[:, :count, 0]
 
 
 class AdaptedClassifier(ClassifierMixin, _Adapted):
@@ -136,7 +141,8 @@ class AdaptedClassifier(ClassifierMixin, _Adapted):
 
     def predict_proba(self, X):
         """Probabilities of the classes, in the order of `classes_`."""
-        return np.asarray(self._answer(X).probabilities)
+        found, count = self._answer(X)
+        return np.asarray(found.probabilities)[:count]
 
     def predict(self, X):
         """The most probable class."""

@@ -100,7 +100,7 @@ def _encode(column: Column, values: np.ndarray) -> Float[np.ndarray, "N W"]:
         unknown = sorted(set(words[~absent]) - set(column.categories))
         if unknown:
             raise ValueError(
-                f"column {column.name} holds {unknown[0]!r}, which the prior has never seen (it knows "
+                f"column {column.name} holds {str(unknown[0])!r}, which the prior has never seen (it knows "
                 f"{', '.join(column.categories[:5])}{' and others' if len(column.categories) > 5 else ''}): "
                 "leave these rows out, or learn the prior from groups that have it"
             )
@@ -139,4 +139,6 @@ def _is_number(value: Any) -> bool:
 
 def _is_missing(value: Any) -> bool:
     # pandas' NA is not equal to itself either, and has no truth value
-    return value is None or type(value).__name__ in ("NAType", "NaTType") or (isinstance(value, float) and value != value)
+    return (
+        value is None or type(value).__name__ in ("NAType", "NaTType") or (isinstance(value, float) and value != value)
+    )

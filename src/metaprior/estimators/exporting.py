@@ -19,7 +19,7 @@ from metaprior.classes import ClassPredictive
 from metaprior.estimators import answers
 from metaprior.estimators.columns import Columns, as_json, encode, from_json
 from metaprior.estimators.computing import small_and_precise
-from metaprior.estimators.prior import Fitted, TablePrior, Target, compiled, cut, filled
+from metaprior.estimators.prior import Fitted, TablePrior, Target, compiled, filled
 from metaprior.predict import Predictive
 
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
@@ -36,29 +36,30 @@ class Exported(NamedTuple):
         """As `AdaptedRegressor.predict`, or `AdaptedClassifier.predict`."""
         if self.target.classes is not None:
             return np.asarray(self.target.classes)[self.predict_proba(X).argmax(axis=1)]
-        mean, std = answers.moments(self.target, Predictive(*self._run(X), np.zeros(())))  # type: ignore[arg-type]
+        mean, std = answers.moments(self.target, *self._predictive(X))
         return (mean, std) if return_std else mean
 
     def predict_interval(self, X, level: float = 0.9) -> tuple[np.ndarray, np.ndarray]:
         """As `AdaptedRegressor.predict_interval`."""
         if self.target.classes is not None:
             raise ValueError("classes have probabilities, not intervals: use predict_proba")
-        return answers.interval(self.target, Predictive(*self._run(X), np.zeros(())), level)  # type: ignore[arg-type]
+        return answers.interval(self.target, *self._predictive(X), level)
 
     def predict_proba(self, X) -> Float[np.ndarray, "N C"]:
         """As `AdaptedClassifier.predict_proba`."""
         if self.target.classes is None:
             raise ValueError("numbers have intervals, not probabilities: use predict_interval")
-        return self._run(X)[0]
+        (probabilities,), count = self._run(X)
+        return np.asarray(probabilities)[:count]
 
-    def _run(self, X) -> tuple[np.ndarray, ...]:
-        table = _as_table(X, self.columns)
-        rows = encode(self.columns, table)
+    def _predictive(self, X) -> tuple[Predictive, int]:
+        (mean, std), count = self._run(X)
+        return Predictive(mean, std, mean[:0]), count
+
+    def _run(self, X) -> tuple[tuple[Any, ...], int]:
+        rows = encode(self.columns, _as_table(X, self.columns))
         with small_and_precise():
-            found = tuple(map(np.asarray, self.call(filled(rows))))
-        if self.target.classes is not None:
-            return (cut(ClassPredictive(found[0]), len(rows)).probabilities,)
-        return tuple(part[:, : len(rows)] for part in found)
+            return self.call(filled(rows)), len(rows)
 
 
 def export(prior: TablePrior, fitted: Fitted, path: str | Path) -> Path:

@@ -19,7 +19,7 @@ from metaprior.estimators.computing import small_and_precise
 from metaprior.estimators.groups import padded
 from metaprior.estimators.networks import NUM_WAVES, basis
 from metaprior.estimators.pieces import NOISE, Spec
-from metaprior.estimators.prior import Target, TablePrior, class_rows
+from metaprior.estimators.prior import TablePrior, Target, class_rows
 from metaprior.last_layer import LastLayer
 from metaprior.likelihoods import Weighted, WithNoise
 from metaprior.predict import Calibration
@@ -31,13 +31,19 @@ GRID = np.array(list(itertools.product((0.3, 1.0, 2.5), (0.1, 1.0), (0.1, 1.0, 3
 TEMPERATURES = np.exp(np.linspace(-4.0, 1.0, 26))
 
 
-def generic_prior(table: np.ndarray, y: np.ndarray, names: list[str], *, classes: np.ndarray | None, seed: int) -> TablePrior:
+def generic_prior(
+    table: np.ndarray, y: np.ndarray, names: list[str], *, classes: np.ndarray | None, seed: int
+) -> TablePrior:
     """The prior of largest evidence for these rows; `classes` where `y` holds their numbers."""
     columns = learn_columns(table, names)
     outputs = 1 if classes is None else len(classes)
     spec = Spec("regression" if classes is None else "classification", columns.width, outputs, METHOD, network="basis")
     std = float(y.std()) if classes is None else 1.0
-    target = Target("y", float(y.mean()), std if std > 1e-12 else 1.0) if classes is None else Target("y", classes=tuple(classes.tolist()))
+    target = (
+        Target("y", float(y.mean()), std if std > 1e-12 else 1.0)
+        if classes is None
+        else Target("y", classes=tuple(classes.tolist()))
+    )
     rows = encode(columns, table)
     values = ((y - target.mean) / target.std)[:, None] if classes is None else class_rows(spec, y)
     with small_and_precise():
@@ -103,5 +109,3 @@ def _log_temperature(logits: Float[np.ndarray, "N C"], numbers: np.ndarray) -> f
         return (norm - scaled[np.arange(len(numbers)), numbers]).mean()
 
     return math.log(min(TEMPERATURES, key=loss))
-
-

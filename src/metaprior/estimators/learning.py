@@ -46,9 +46,7 @@ class Diverged(RuntimeError):
     """Training left the finite numbers."""
 
 
-def learn(
-    pieces: Pieces, groups: Groups, course: Course, report: Callable[[int], None] = lambda done: None
-) -> Outcome:
+def learn(pieces: Pieces, groups: Groups, course: Course, report: Callable[[int], None] = lambda done: None) -> Outcome:
     """Train, look at the groups held out after every tenth, keep the best state, calibrate it there.
 
     Groups are held out for two things that the others cannot tell: when to stop, and how sure predictions may be. With fewer

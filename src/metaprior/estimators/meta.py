@@ -47,7 +47,7 @@ class _Meta:
         meta_rate: float | None = None,
         options: dict[str, Any] | None = None,
         steps: int = 10,
-        validation_fraction: float = 0.2,
+        validation_fraction: float = 0.3,
         random_state=None,
         verbose: bool = True,
     ):
@@ -74,7 +74,9 @@ class _Meta:
             pieces = assemble(empty.spec, model_of(empty), iterations=self.max_iter)
         rows = gathered(encode(columns, table), scaled(empty, given.y), given.groups)
         if len(rows.counts) < 2:
-            raise ValueError("there is only one group, and nothing to learn from others: use AdaptedRegressor or AdaptedClassifier")
+            raise ValueError(
+                "there is only one group, and nothing to learn from others: use AdaptedRegressor or AdaptedClassifier"
+            )
         with _progress(self.max_iter, shown=self.verbose) as report:
             outcome = learn(pieces, rows, self._course(seed, int(rows.counts.max())), report)
         self.n_groups_, self.validation_log_density_ = len(rows.counts), outcome.log_density
@@ -146,7 +148,9 @@ class _Meta:
         given: dict[str, Any] = {"hidden": tuple(self.hidden)}
         if self.model is not None:
             given = {"network": "given", "hidden": (), "features": as_model(self.model, columns.width)[1]}
-        spec = Spec(kind, columns.width, outputs, self.method, tuple(sorted(changes.items())), steps=self.steps, **given)
+        spec = Spec(
+            kind, columns.width, outputs, self.method, tuple(sorted(changes.items())), steps=self.steps, **given
+        )
         method_of(spec)  # refuses what does not go together, before any time is spent
         return spec
 
@@ -159,7 +163,9 @@ class _Meta:
     def _course(self, seed: int, largest: int) -> Course:
         least, most = (0, self.shots) if isinstance(self.shots, int | np.integer) else tuple(self.shots)
         if not 0 <= least <= most or self.queries < 1:
-            raise ValueError(f"shots must be a number or a rising pair and queries at least 1, got {self.shots} and {self.queries}")
+            raise ValueError(
+                f"shots must be a number or a rising pair and queries at least 1, got {self.shots} and {self.queries}"
+            )
         if not 0 <= self.validation_fraction < 1:
             raise ValueError(f"validation_fraction is a share of the groups below 1, got {self.validation_fraction}")
         most = max(1, min(most, largest - 1))
@@ -173,7 +179,9 @@ class _Meta:
             "groups held out": outcome.groups[1],
             "iterations": self.max_iter,
             "seed": seed,
-            "log density of a point of a held-out group, scaled, before calibration": float(np.nanmax(outcome.log_density)),
+            "log density of a point of a held-out group, scaled, before calibration": float(
+                np.nanmax(outcome.log_density)
+            ),
             "versions": versions(),
         }
 
@@ -183,6 +191,7 @@ class _Meta:
         tags.input_tags.allow_nan = True
         tags.input_tags.string = tags.input_tags.categorical = True
         return tags
+
 
 class MetaRegressor(_Meta, RegressorMixin, BaseEstimator):
     """Learns from many groups of rows, and adapts to a new group from a few.
@@ -237,7 +246,9 @@ def load(found: Published, folder: str | Path, model: Any = None) -> MetaRegress
     """A fitted estimator from a published folder."""
     makers = {"regression": MetaRegressor, "classification": MetaClassifier}
     if found.kind not in makers:
-        raise PublishedError(f"{folder} holds a prior of kind {found.kind!r}, which this metaprior does not know: use a newer one")
+        raise PublishedError(
+            f"{folder} holds a prior of kind {found.kind!r}, which this metaprior does not know: use a newer one"
+        )
     prior, params, group = read_back(found, folder, model)
     known = makers[found.kind]._get_param_names()
     made = makers[found.kind](**{name: _as_made(value) for name, value in params.items() if name in known}, model=model)

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
@@ -82,7 +83,7 @@ def class_rows(spec: Spec, numbers: np.ndarray) -> np.ndarray:
     """Class numbers as targets of an exact head, or as they are."""
     if spec.method.endswith("last-layer"):
         with small_and_precise():
-            return np.asarray(class_targets(np.asarray(numbers), spec.outputs))
+            return np.asarray(class_targets(jnp.asarray(numbers), spec.outputs))
     return np.asarray(numbers)
 
 
@@ -104,25 +105,17 @@ def unadapted(prior: TablePrior) -> Fitted:
 def predict(
     prior: TablePrior, fitted: Fitted, table: np.ndarray, *, num_functions: int = 0, seed: int = 0
 ) -> Predictive | ClassPredictive:
-    """The predictive at new rows, in the scale of the network."""
+    """The predictive at new rows, in the scale of the network; more rows than were asked for, see `filled`."""
     rows = encode(prior.columns, table)
     with small_and_precise():
         given = (jax.random.key(seed), prior.prior, fitted.q, fitted.support, filled(rows), prior.calibration)
         run = compiled(prior)
-        found = run.draw(*given, num_functions) if num_functions else run.predict(*given)
-        return cut(found, len(rows))
+        return run.draw(*given, num_functions) if num_functions else run.predict(*given)
 
 
 def filled(rows: Float[np.ndarray, "N D"]) -> Float[np.ndarray, "M D"]:
     """Up to a power of two, so that one compiled program serves many numbers of rows."""
     return np.concatenate([rows, np.zeros((bucket(len(rows)) - len(rows), rows.shape[1]))])
-
-
-def cut(found: Predictive | ClassPredictive, count: int) -> Any:
-    """Without what was filled up."""
-    if isinstance(found, ClassPredictive):
-        return ClassPredictive(np.asarray(found.probabilities)[:count])
-    return Predictive(*(np.asarray(part)[:, :count] for part in found))
 
 
 def class_functions(prior: TablePrior, fitted: Fitted, table: np.ndarray, count: int, seed: int) -> np.ndarray:

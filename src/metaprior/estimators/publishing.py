@@ -46,10 +46,16 @@ def read_back(found: Published, folder: str | Path, model: Any = None) -> tuple[
     except (KeyError, TypeError, ValueError) as error:
         raise PublishedError(f"{folder} does not describe a prior over tables ({error!r}): take a whole copy") from None
     if (wanted is None) != (model is None):
-        words = f"needs the network that it was learned with, a {wanted}: pass model=" if wanted else "brings its own network: leave model out"
+        words = (
+            f"needs the network that it was learned with, a {wanted}: pass model="
+            if wanted
+            else "brings its own network: leave model out"
+        )
         raise PublishedError(f"the prior in {folder} {words}")
     if columns.width != spec.inputs or (target.classes is not None and len(target.classes) != spec.outputs):
-        raise PublishedError(f"{folder} contradicts itself: its columns are not those of its network. Take a whole copy")
+        raise PublishedError(
+            f"{folder} contradicts itself: its columns are not those of its network. Take a whole copy"
+        )
     tree = published.rebuild(found, _like(spec, model), folder)
     named = bool(about.get("named"))
     return TablePrior(spec, columns, target, **tree, network=model, named=named, facts=facts), params, group
@@ -64,7 +70,9 @@ def _like(spec: Spec, model: Any):
     with small_and_precise():
         given = None if model is None else as_model(model, spec.inputs)
         if given is not None and given[1] != spec.features:
-            raise PublishedError(f"the network answers with {given[1]} numbers, the prior was learned with {spec.features}")
+            raise PublishedError(
+                f"the network answers with {given[1]} numbers, the prior was learned with {spec.features}"
+            )
         pieces = assemble(spec, None if given is None else given[0])
         begin = lambda key: pieces.learner.init(key, pieces.model.init(key))
         state = jax.eval_shape(begin, jax.random.key(0))
@@ -78,7 +86,9 @@ def _spec(values: dict[str, Any]) -> Spec:
     known = {field.name for field in dataclasses.fields(Spec)}
     if unknown := sorted(set(values) - known):
         raise ValueError(f"it holds names this version does not know: {', '.join(unknown)}")
-    changes = tuple((str(name), tuple(value) if isinstance(value, list) else value) for name, value in values["changes"])
+    changes = tuple(
+        (str(name), tuple(value) if isinstance(value, list) else value) for name, value in values["changes"]
+    )
     spec = Spec(**{**values, "changes": changes, "hidden": tuple(values["hidden"])})
     require_known("kind", spec.kind, KINDS)
     require_known("network", spec.network, NETWORKS)
@@ -88,7 +98,9 @@ def _spec(values: dict[str, Any]) -> Spec:
 
 def _target(values: dict[str, Any]) -> Target:
     classes = values["classes"]
-    return Target(str(values["name"]), float(values["mean"]), float(values["std"]), None if classes is None else tuple(classes))
+    return Target(
+        str(values["name"]), float(values["mean"]), float(values["std"]), None if classes is None else tuple(classes)
+    )
 
 
 def _card(prior: TablePrior, name: str) -> str:
@@ -98,13 +110,17 @@ def _card(prior: TablePrior, name: str) -> str:
         "predicts": what,
         "columns": ", ".join(column.name for column in prior.columns.columns),
         "method": spec.method,
-        "network": " × ".join(map(str, spec.hidden)) or "linear" if prior.network is None else type(prior.network).__name__,
+        "network": " × ".join(map(str, spec.hidden)) or "linear"
+        if prior.network is None
+        else type(prior.network).__name__,
         **prior.facts,
     }
     summary = (
         "A prior over the weights of a small network, learned from many groups of rows of a table. It is adapted to a new group "
         "from a few of its rows, and its predictions come with intervals calibrated on groups held out."
     )
-    use = f'import metaprior\n\nprior = metaprior.load("{name}")\ngroup = prior.adapt(X, y)  # a few rows of one group\n'
+    use = (
+        f'import metaprior\n\nprior = metaprior.load("{name}")\ngroup = prior.adapt(X, y)  # a few rows of one group\n'
+    )
     use += "group.predict(X_new)" if target.classes is not None else "group.predict_interval(X_new)"
     return published.card(f"{ESTIMATORS[spec.kind]}: {target.name}", summary, facts, use)

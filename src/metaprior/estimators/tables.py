@@ -40,7 +40,9 @@ def targets(X: Any, y: Any) -> np.ndarray:
 
 def _column(X: Any, name: str) -> Any:
     if not hasattr(X, "columns"):
-        raise ValueError(f"{name!r} names a column, and X is a {type(X).__name__} without names: pass a DataFrame or the values")
+        raise ValueError(
+            f"{name!r} names a column, and X is a {type(X).__name__} without names: pass a DataFrame or the values"
+        )
     if name not in X.columns:
         raise ValueError(f"X has no column {name!r}; it has {', '.join(map(str, X.columns[:8]))}")
     return X[name]
@@ -53,7 +55,9 @@ def _targets(y: Any, count: int) -> np.ndarray:
         raise ValueError(f"y must hold one target for each of {count} rows, got shape {list(y.shape)}")
     missing = np.array([value is None or value != value for value in y.tolist()], bool)
     if missing.any():
-        raise ValueError(f"{missing.sum()} targets are missing, the first in row {int(missing.argmax())}: leave these rows out")
+        raise ValueError(
+            f"{missing.sum()} targets are missing, the first in row {int(missing.argmax())}: leave these rows out"
+        )
     return y
 
 
@@ -63,5 +67,7 @@ def _groups(groups: Any, count: int) -> np.ndarray:
         raise ValueError(f"groups must name the group of each of {count} rows, got shape {list(groups.shape)}")
     missing = np.array([value is None or value != value for value in groups.tolist()], bool)
     if missing.any():
-        raise ValueError(f"{missing.sum()} rows have no group, the first is row {int(missing.argmax())}: leave these rows out")
+        raise ValueError(
+            f"{missing.sum()} rows have no group, the first is row {int(missing.argmax())}: leave these rows out"
+        )
     return groups.astype(str) if groups.dtype.kind == "O" else groups

@@ -10,7 +10,13 @@ from metaprior.models.classifier import resize, shared
 
 
 def with_head(
-    features: Model, width: int, outputs: int, *, activation=jnp.tanh, scale: bool = False, noise_std: float | None = None
+    features: Model,
+    width: int,
+    outputs: int,
+    *,
+    activation=jnp.tanh,
+    scale: bool = False,
+    noise_std: float | None = None,
 ) -> Model:
     """`features` (N inputs → width), an activation, a constant feature, and a linear head to `outputs`.
 
