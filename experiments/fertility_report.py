@@ -105,8 +105,8 @@ def _winner(results, metric, methods) -> str:
     per_country = lambda name: np.asarray(results["curves"][name]["scores"][metric], float)
     better = float((per_country(first) < per_country(second)).mean())
     return (
-        f"Least {metric}: {WORDS[first]}, {found[first]:.3g}, before {WORDS[second]}, {found[second]:.3g}; the first is the better "
-        f"of the two in {better:.0%} of the new countries.{ours}"
+        f"Least {metric}: {WORDS[first]}, {found[first]:.3g}, before {WORDS[second]}, {found[second]:.3g}; the first is "
+        f"the better of the two in {better:.0%} of the new countries.{ours}"
     )
 
 

@@ -45,8 +45,9 @@ def test_unknown_names_are_missing():
 ORDER = [
     "types", "names", "scalars", "trees", "metrics", "likelihoods", "families", "last_layer", "data", "tasks", "models",
     "heads", "inference", "matrix", "rules", "methods", "optimizers", "cells", "meta", "parallel", "layers", "processes", "rl",
-    "predict", "classes", "recipes", "settings", "programs", "evaluation", "codec", "checkpoints", "runs", "interrupts",
-    "training", "estimates", "plans", "federated", "labelled", "policies", "published", "estimators", "learned", "figures", "benchmarks", "cli", "__main__",
+    "predict", "calibration", "classes", "recipes", "settings", "programs", "evaluation", "codec", "checkpoints", "runs",
+    "interrupts", "training", "estimates", "plans", "federated", "labelled", "policies", "published", "estimators", "learned", "figures",
+    "benchmarks", "cli", "__main__",
 ]  # fmt: skip
 
 

@@ -150,7 +150,7 @@ def _card(trained: Trained, name: str) -> str:
         "versions": versions(),
     }
     use = f'import metaprior\n\nprior = metaprior.load("{name}")\ntask = prior.adapt(x, y)\ntask.predict(x_new)'
-    summary = "A prior over the weights of a network, learned from many small tasks. It is adapted to a new task from a few examples."
+    summary = "A prior over the weights of a network, learned from many small tasks; adapted to a new one from a few examples."
     return published.card(f"A prior for {settings.tasks}", summary, facts, use)
 
 

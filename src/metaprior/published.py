@@ -100,8 +100,11 @@ def card(title: str, summary: str, facts: Mapping[str, Any], use: str) -> str:
     return f"# {title}\n\n{summary}\n\n{table}\n\n```python\n{use}\n```\n\n{_FILES}\n"
 
 
-_FILES = """Files: `prior.safetensors` (every number, with a checksum), `prior.json` (what kind of prior it is). Loading runs no code. The card
-says what was measured when the prior was published; how well it does on groups unlike those it was learned from, nobody has measured."""
+_FILES = """Files: `prior.safetensors` (every number, with a checksum) and `prior.json` (what kind of prior it is). Loading
+runs no code.
+
+The card says what was measured when the prior was published. How it does on groups unlike those it was learned from, nobody has
+measured."""
 
 
 def _about(folder: Path) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 r"""A prior for one group by itself: random waves and straight lines, with widths and noise of largest evidence.
 
-$$\log p(y) = -\tfrac12\Big[\tfrac{r^\top r}{s^2} - \tfrac{b^\top B^{-1} b}{s^4}\Big] - \tfrac12\log|B| - n\log s - \tfrac n2\log 2\pi,
-\qquad A = \Phi L,\quad B = I + \tfrac{A^\top A}{s^2},\quad b = A^\top r$$
+$$\log p(y) = -\tfrac12\Big[\tfrac{r^\top r}{s^2} - \tfrac{b^\top B^{-1} b}{s^4}\Big] - \tfrac12\log|B| - n\log s
+- \tfrac n2\log 2\pi, \qquad A = \Phi L,\quad B = I + \tfrac{A^\top A}{s^2},\quad b = A^\top r$$
 
 Nothing has been learned from other groups, so this is what a group can say alone: nearly a Gaussian process.
 """

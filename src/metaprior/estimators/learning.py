@@ -9,11 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from metaprior.calibration import calibrate
 from metaprior.estimators.computing import small_and_precise
 from metaprior.estimators.groups import Groups, chosen, draw_episode
 from metaprior.estimators.pieces import Pieces
 from metaprior.meta import State, task_keys, trainer
-from metaprior.predict import Calibration, calibrate
+from metaprior.predict import Calibration
 from metaprior.types import Episode, Prior
 
 CHUNKS = 10  # looks at the groups held out, in the course of a training

@@ -120,8 +120,9 @@ def filled(rows: Float[np.ndarray, "N D"]) -> Float[np.ndarray, "M D"]:
 
 def class_functions(prior: TablePrior, fitted: Fitted, table: np.ndarray, count: int, seed: int) -> np.ndarray:
     """Draws of the class probabilities, [F, N, C]: weights drawn from the posterior."""
-    pieces, rows = assemble(prior.spec, model_of(prior)), encode(prior.columns, table)
+    pieces = assemble(prior.spec, model_of(prior))
     with small_and_precise():
+        rows = jnp.asarray(encode(prior.columns, table))
         draws = pieces.learner.cell.family.samples(jax.random.key(seed), fitted.q, count)
         logits = jax.vmap(lambda params: pieces.model.apply(params, rows))(draws)
         return np.asarray(jax.nn.softmax(logits / np.exp(prior.calibration.log_noise)))
