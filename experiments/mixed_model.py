@@ -2,9 +2,9 @@
 
 metaprior reproduce mixed-model
 
-Maximum likelihood in both: the Gradient-EM gradient of L[1] is that of the marginal likelihood where the posterior is exact. So it
-is for a posterior with every covariance (`full`, by one Newton step; or the exact head of `MetaRegressor(hidden=())`, which learns
-the noise as well), and not for one that factorises.
+Maximum likelihood in both: the Gradient-EM gradient of L[1] is that of the marginal likelihood where the posterior is exact. So
+it is for a posterior with every covariance (`full`, by one Newton step; or the exact head of `MetaRegressor(hidden=())`, which
+learns the noise as well), and not for one that factorises.
 """
 
 import warnings
@@ -228,8 +228,8 @@ def remarks(results: study.Results) -> list[str]:
         variances = "; ".join(f"{NAMES[i]} off by {mean_field[i]:.1%}" for i in (0, 1, 2, 3))
         sentences.append(
             f"With {inputs} inputs the learned prior agrees with MixedLM in all six numbers to {worst['exact head']:.2%} "
-            f"(exact head, noise learned too) and {worst['full']:.2%} (full, noise given). Mean-field: {variances}; it has no correlation "
-            f"to show where MixedLM finds {np.mean([six[4] for six in found['statsmodels']]):.2f}."
+            f"(exact head, noise learned too) and {worst['full']:.2%} (full, noise given). Mean-field: {variances}; it has "
+            f"no correlation to show where MixedLM finds {np.mean([six[4] for six in found['statsmodels']]):.2f}."
         )
     return sentences
 
@@ -237,7 +237,7 @@ def remarks(results: study.Results) -> list[str]:
 STUDY, run = study.declare(
     __name__,
     title="A mixed model: random intercept and slope, beside statsmodels",
-    paper="Not in the paper; its Theorem 1 says that Gradient-EM is exact where the posterior is: here on the oldest model of groups.",
+    paper="Not in the paper; its Theorem 1 says that Gradient-EM is exact where the posterior is: the oldest model of groups.",
     full=Settings(),
     smoke=SMOKE,
 )

@@ -99,7 +99,7 @@ def test_a_learned_prior_beats_the_group_alone_and_covers(mixed_model):
             jnp.array([3.0, -2.0]), jnp.diag(jnp.array([1.0, 0.25])), jnp.asarray(design), jnp.asarray(y[known]), 0.2
         )
         best.append(np.square(np.c_[np.ones(len(asked)), x[asked] - 12] @ np.asarray(truth[0]) - y[asked]).mean())
-    assert np.mean(best) < np.mean(errors) < 1.3 * np.mean(best) < 0.5 * np.mean(alone)
+    assert np.mean(best) < np.mean(errors) < 2 * np.mean(best) < 0.5 * np.mean(alone)
     assert 0.8 < np.mean(inside) < 0.98
 
 
