@@ -58,7 +58,7 @@ def countries_of() -> list[tuple[str, np.ndarray, np.ndarray]]:
     """Name, years and values of every country that has enough of them."""
     import statsmodels.api as sm
 
-    table = sm.datasets.fertility.load_pandas().data
+    table: Any = sm.datasets.fertility.load_pandas().data
     years = [column for column in table.columns if column.isdigit()]
     found = []
     for name, values in zip(table["Country Name"], table[years].to_numpy(float), strict=True):

@@ -13,6 +13,7 @@ import scipy.linalg
 import scipy.optimize
 import scipy.stats
 
+stats: Any = scipy.stats  # its own types know scalars only
 NAMES = ("metaprior", "alone", "per-group", "pooled", "mixed-model", "gp", "gp-shared")
 WIDTHS = np.exp(np.linspace(-1.5, 2.5, 41))  # factors of a method's standard deviation that validation chooses among
 CENTRE, SCALE = 1987.0, 15.0  # years, as polynomials see them
@@ -83,7 +84,7 @@ def _of_estimator(adapted, years) -> Answer:
 def _gaussian(moments: Moments, width: float):
     def answer(country, years):
         mean, std = moments(country, years)
-        normal = scipy.stats.norm(mean, width * std)
+        normal = stats.norm(mean, width * std)
         return Answer(mean, normal.ppf(0.05), normal.ppf(0.95), normal.logpdf)
 
     return answer
@@ -95,7 +96,7 @@ def _width(moments: Moments, countries) -> tuple[float, float]:
     for country in countries:
         asked = ~country.known
         parts.append((*moments(country, country.year[asked]), country.births[asked]))
-    nll = lambda width: np.mean([-scipy.stats.norm(m, width * s).logpdf(y).mean() for m, s, y in parts])
+    nll = lambda width: np.mean([-stats.norm(m, width * s).logpdf(y).mean() for m, s, y in parts])
     best = min(WIDTHS, key=nll)
     return float(nll(best)), float(best)
 

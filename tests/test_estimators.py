@@ -2,6 +2,7 @@
 
 import pickle
 from functools import partial
+from typing import Any, cast
 
 import equinox as eqx
 import jax
@@ -9,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 import pytest
-from sklearn.base import clone
+from sklearn import base
 from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import GroupKFold, cross_val_score
 from sklearn.pipeline import make_pipeline
@@ -20,8 +21,9 @@ from metaprior import AdaptedClassifier, AdaptedRegressor, MetaClassifier, MetaR
 from metaprior.families import Full, cholesky
 from metaprior.tasks.linear import exact_posterior
 
+clone: Any = base.clone
 pytestmark = pytest.mark.usefixtures("quick_compile")
-QUICK = dict(max_iter=40, hidden=(4,), meta_batch=4, shots=4, queries=4, random_state=0)
+QUICK: dict[str, Any] = dict(max_iter=40, hidden=(4,), meta_batch=4, shots=4, queries=4, random_state=0)
 
 
 def lines(groups=30, seed=0):
@@ -139,8 +141,8 @@ def test_the_same_seed_is_the_same_prior_whatever_jax_is_set_to(frame, of_frame)
 def test_cross_validation_over_groups_clone_and_pickle(mixed_model):
     x, y, group = lines()
     table = pd.DataFrame({"x": x[:, 0], "g": group})
-    estimator = MetaRegressor(**QUICK | {"hidden": (), "max_iter": 100}, groups="g")
-    scores = cross_val_score(estimator, table, y, groups=group, cv=GroupKFold(3), error_score="raise")
+    estimator = MetaRegressor(**QUICK | {"hidden": (), "max_iter": 100, "groups": "g"})
+    scores = cross_val_score(estimator, table, y, groups=group, cv=GroupKFold(3), error_score=cast(Any, "raise"))
     assert scores.shape == (3,) and np.isfinite(scores).all()
     copy = clone(mixed_model)
     assert copy.get_params() == mixed_model.get_params() and not hasattr(copy, "prior_")
@@ -167,7 +169,9 @@ def test_score_adapts_to_the_first_rows_of_each_group(mixed_model):
         truth += y[rows[count:]].tolist()
         found += mixed_model.adapt(x[rows[:count]], y[rows[:count]]).predict(x[rows[count:]]).tolist()
         before += mixed_model.predict(x[rows[count:]]).tolist()
-    r2 = lambda values: 1 - np.square(np.subtract(values, truth)).sum() / np.square(truth - np.mean(truth)).sum()
+    r2 = lambda values: (
+        1 - np.square(np.subtract(values, truth)).sum() / np.square(np.subtract(truth, np.mean(truth))).sum()
+    )
     assert mixed_model.score(x, y, group) == pytest.approx(r2(found))
     assert r2(found) > r2(before) + 0.1
 
@@ -238,7 +242,7 @@ def test_any_network_may_give_the_features(make, tmp_path):
 
 def test_other_methods_of_the_table_adapt_by_steps():
     x, y, group = lines()
-    model = MetaRegressor("maml", **QUICK | {"max_iter": 200}, steps=3).fit(x, y, group)
+    model = MetaRegressor(**QUICK | {"method": "maml", "max_iter": 200, "steps": 3}).fit(x, y, group)
     assert np.isfinite(model.adapt(x[:3], y[:3]).predict(x)).all()
     with pytest.raises(ValueError, match="must answer with 1 numbers"):
         MetaRegressor("maml", **QUICK, model=Linen()).fit(x, y, group)

@@ -80,10 +80,8 @@ def test_points_of_weight_zero_say_nothing():
     prior = Prior(LastLayer(features, normal(3, 2), jnp.tril(0.5 * normal(3, 3))))
     likelihood = likelihoods.gaussian_shared_noise(apply, temperature=2.0)
     points = Data(normal(5, 2), normal(5, 2))
-    masked = Weighted(
-        *(jnp.concatenate([leaf, 9 + normal(3, 2)]) for leaf in points),
-        jnp.repeat(jnp.array([1.0, 0.0]), jnp.array([5, 3])),
-    )
+    x, y = (jnp.concatenate([leaf, 9 + normal(3, 2)]) for leaf in points)
+    masked = Weighted(x, y, jnp.repeat(jnp.array([1.0, 0.0]), jnp.array([5, 3])))
     family = last_layer()
     infer = lambda like, source: worlds.adapted(conjugate(like, family, noise_std=None), family, prior, source, 1)
     padded_q, plain_q = infer(likelihoods.weighted(likelihood), masked), infer(likelihood, points)

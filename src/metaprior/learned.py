@@ -111,9 +111,20 @@ def load(folder: str | Path, *, model: Any = None) -> Any:
     """
     if published.is_published(folder):
         found = published.read(folder)
-        return _of_run(found, folder) if found.kind == RUN else _of_tables(found, folder, model)
+        if found.kind != RUN:
+            return _of_tables(found, folder, model)
     if model is not None:
         raise ValueError(f"{folder} is a run, which brings its own network: leave model out")
+    return load_run(folder)
+
+
+def load_run(folder: str | Path) -> Learned:
+    """A run, from its own folder or published; priors over tables are not meant here."""
+    if published.is_published(folder):
+        found = published.read(folder)
+        if found.kind == RUN:
+            return _of_run(found, folder)
+        raise ValueError(f"{folder} is a prior over tables: use metaprior.load in Python, and its adapt(X, y)")
     if is_policy(folder):
         raise ValueError(f"{folder} is a prior over policies, which act and do not predict: use metaprior.load_policy")
     return Learned(open_trained(folder))

@@ -6,17 +6,23 @@ import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
+from sklearn.utils.validation import validate_data as _validate_data
 
 from metaprior.estimators import answers
 from metaprior.estimators.generic import generic_prior
-from metaprior.estimators.prior import TablePrior, adapt, class_functions, predict
+from metaprior.estimators.prior import Fitted, TablePrior, adapt, class_functions, predict
 
+validate_data: Any = _validate_data  # it returns one array or two, and its types say anything
 READ: dict[str, Any] = dict(dtype=None, ensure_all_finite=False)  # columns say themselves what they cannot take
 
 
 class _Adapted(BaseEstimator):
     """What both have in common; `prior=None` takes a generic prior, fitted to the group alone."""
+
+    _kind: str
+    prior_: TablePrior
+    fitted_: Fitted
 
     def __init__(self, prior: TablePrior | None = None, *, random_state=None):
         self.prior, self.random_state = prior, random_state
@@ -128,7 +134,7 @@ class AdaptedClassifier(ClassifierMixin, _Adapted):
         check_classification_targets(y)
         seed, found = self._seed(), np.unique(y)
         if self.prior is None:
-            numbers = np.searchsorted(found, y)
+            numbers = np.asarray(np.searchsorted(found, y))
             self.prior_ = generic_prior(X, numbers, self._names(X.shape[1]), classes=found, seed=seed)
         else:
             self.prior_ = self.prior

@@ -8,6 +8,7 @@ Nothing has been learned from other groups, so this is what a group can say alon
 
 import itertools
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -52,13 +53,13 @@ def generic_prior(
         (frequency, lines, amplitude, noise), leave_one_out = jax.tree.map(np.asarray, found)
     waves = {"frequencies": waves["frequencies"] * frequency, "phases": waves["phases"]}
     widths = np.log(_widths(amplitude, lines, columns.width))
-    features = WithNoise(waves, np.asarray(_softplus_inverse(noise)))
-    prior = Prior(LastLayer(features, np.zeros((len(widths), outputs)), np.diag(widths)))
+    arrays: Any = (np.asarray(_softplus_inverse(noise)), np.zeros((len(widths), outputs)), np.diag(widths))
+    prior = Prior(LastLayer(WithNoise(waves, arrays[0]), *arrays[1:]))
     log_noise = math.log(noise) if classes is None else _log_temperature(leave_one_out[: len(y)], y)
     log_width = 0.0 if classes is None else -math.log(noise)
     spread = (2 * len(y)) ** -0.5  # n points tell the logarithm of a scale to about this much
-    calibration = Calibration(*map(np.asarray, (log_width, log_noise, 0.0, spread, 1.0)))
-    return TablePrior(spec, columns, target, prior, (), calibration)
+    five: Any = map(np.asarray, (log_width, log_noise, 0.0, spread, 1.0))
+    return TablePrior(spec, columns, target, prior, (), Calibration(*five))
 
 
 def _widths(amplitude, lines, inputs: int) -> np.ndarray:

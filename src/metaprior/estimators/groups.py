@@ -4,7 +4,7 @@ Nothing is padded but the episodes: the table stays as it is, rows of a group si
 filled up with points of weight zero.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,13 +18,13 @@ from metaprior.types import Episode, Key
 class Groups(NamedTuple):
     """Rows sorted by group, and where each group begins."""
 
-    x: Float[Array, "N D"]
-    y: Float[Array, "N O"]
-    starts: Int[Array, " G"]
-    counts: Int[Array, " G"]
+    x: Float[Array | np.ndarray, "N D"]
+    y: Array | np.ndarray
+    starts: Int[Array | np.ndarray, " G"]
+    counts: Int[Array | np.ndarray, " G"]
 
 
-def gathered(x: Float[np.ndarray, "N D"], y: Float[np.ndarray, "N O"], labels: np.ndarray) -> Groups:
+def gathered(x: Float[np.ndarray, "N D"], y: np.ndarray, labels: np.ndarray) -> Groups:
     """The rows of every group side by side, in the order in which they came."""
     _, numbers, counts = np.unique(labels, return_inverse=True, return_counts=True)
     order = np.argsort(numbers, kind="stable")
@@ -33,7 +33,7 @@ def gathered(x: Float[np.ndarray, "N D"], y: Float[np.ndarray, "N O"], labels: n
 
 def chosen(groups: Groups, numbers: Int[np.ndarray, " K"]) -> Groups:
     """Only these groups."""
-    rows = np.concatenate([np.arange(groups.counts[g]) + groups.starts[g] for g in numbers])
+    rows = np.concatenate([np.arange(int(groups.counts[g])) + int(groups.starts[g]) for g in numbers])
     counts = np.asarray(groups.counts)[numbers]
     return Groups(np.asarray(groups.x)[rows], np.asarray(groups.y)[rows], np.cumsum(counts) - counts, counts)
 
@@ -85,11 +85,12 @@ def shuffled(key: Key, count: Int[Array, ""], slots: int) -> tuple[Int[Array, " 
     return found[order], there[order]
 
 
-def padded(x: Float[np.ndarray, "N D"], y: Float[np.ndarray, "N O"]) -> Weighted:
+def padded(x: Float[np.ndarray, "N D"], y: np.ndarray) -> Weighted:
     """Rows of one group, filled up to a power of two: groups of similar size then share one compiled program."""
     size = bucket(len(x))
     fill = lambda array: np.concatenate([array, np.zeros((size - len(x), *array.shape[1:]), array.dtype)])
-    return Weighted(fill(x), fill(y), (np.arange(size) < len(x)).astype(float))
+    arrays: Any = (fill(x), fill(y), (np.arange(size) < len(x)).astype(float))
+    return Weighted(*arrays)
 
 
 def bucket(count: int) -> int:

@@ -80,8 +80,8 @@ def _learn(pieces: Pieces, groups: Groups, course: Course, report: Callable[[int
         raise Diverged("training left the finite numbers at once: lower meta_rate, or scale columns that are extreme")
     calibration = jax.jit(partial(calibrated, pieces))(best, episodes)
     counts = (len(fitted.counts), len(held.counts) if held is not fitted else 0)
-    kept = jax.tree.map(np.asarray, (best.prior, best.memory, calibration))
-    return Outcome(*kept, np.asarray(scores), counts)
+    prior, memory, calibration = jax.tree.map(np.asarray, (best.prior, best.memory, calibration))
+    return Outcome(prior, memory, calibration, np.asarray(scores), counts)
 
 
 def judged(pieces: Pieces, state: State, episodes: Episode) -> Float[Array, ""]:

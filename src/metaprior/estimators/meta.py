@@ -12,10 +12,10 @@ from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.metrics import accuracy_score, r2_score
 from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from metaprior.estimators import tables
-from metaprior.estimators.adapted import READ, AdaptedClassifier, AdaptedRegressor, as_targets
+from metaprior.estimators.adapted import READ, AdaptedClassifier, AdaptedRegressor, as_targets, validate_data
 from metaprior.estimators.columns import Columns, encode, learn_columns
 from metaprior.estimators.computing import small_and_precise
 from metaprior.estimators.groups import gathered
@@ -32,6 +32,12 @@ SCORED = 5  # rows of a group that `score` adapts to
 
 class _Meta:
     """What both have in common."""
+
+    _alone: Any  # the estimator of one group
+    _metric: Any
+    _target: Any
+    get_params: Any
+    prior_: TablePrior
 
     def __init__(
         self,
@@ -187,7 +193,8 @@ class _Meta:
 
     def __sklearn_tags__(self):
         """NaN is read as missing, and words as categories."""
-        tags = super().__sklearn_tags__()
+        above: Any = super()
+        tags = above.__sklearn_tags__()
         tags.input_tags.allow_nan = True
         tags.input_tags.string = tags.input_tags.categorical = True
         return tags

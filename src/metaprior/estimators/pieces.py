@@ -154,5 +154,7 @@ def _programs(spec: Spec, same: _Same) -> Programs:
         predictor = pieces.predictor(num_functions)
         return predictor.finish(predictor.prepare(key, prior, q, support, x), calibration)
 
-    predict = lambda *given: draw(*given, 0)
+    def predict(key, prior, q, support, x, calibration):
+        return draw(key, prior, q, support, x, calibration, 0)
+
     return Programs(jax.jit(adapt), jax.jit(predict), jax.jit(draw, static_argnums=6))

@@ -77,9 +77,9 @@ def _like(spec: Spec, model: Any):
         begin = lambda key: pieces.learner.init(key, pieces.model.init(key))
         state = jax.eval_shape(begin, jax.random.key(0))
         host = lambda leaf: np.zeros(leaf.shape, leaf.dtype)
-        number = np.zeros(())
+        five: Any = [np.zeros(())] * 5
         tree = {"prior": state.prior, "memory": state.memory}
-        return jax.tree.map(host, tree) | {"calibration": Calibration(*[number] * 5)}
+        return jax.tree.map(host, tree) | {"calibration": Calibration(*five)}
 
 
 def _spec(values: dict[str, Any]) -> Spec:

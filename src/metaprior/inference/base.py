@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PyTree
 
-from metaprior.scalars import at_least_one
+from metaprior.scalars import Scalar, at_least_one
 from metaprior.types import Dist, Inference, Key, Likelihood, Prior, Source
 
 
@@ -85,7 +85,7 @@ def mean_loss(likelihood: Likelihood, params: PyTree, batch) -> Float[Array, ""]
     return -likelihood.log_prob(params, batch) / at_least_one(likelihood.size(batch))
 
 
-def kl_weight(likelihood: Likelihood, source: Source) -> float:
+def kl_weight(likelihood: Likelihood, source: Source) -> Scalar:
     """T/n: the weight of the KL beside the mean loss of n points."""
     return likelihood.temperature / at_least_one(likelihood.size(source))
 
