@@ -110,7 +110,7 @@ def learned(settings: Settings, table: Table, family: str, noise_variance: float
         model = foreign(lambda key: jnp.zeros(2), lambda w, x: w[0] + w[1] * x, "line")
         exact: dict[str, Any] = dict(inference="laplace", rate=1.0, steps=(0, 1))
         factorised: dict[str, Any] = dict(
-            inference="natural_vi", rate=0.5, num_samples=1, steps=(0, 60), options={"num_samples": 0}
+            inference="natural_vi", rate=0.9, num_samples=1, steps=(0, 200), options={"num_samples": 0}
         )
         fields = FIELDS | {"prior": family, "posterior": family} | (exact if family == "full" else factorised)
         likelihood = weighted(gaussian(model.apply, noise_std=noise_variance**0.5))
@@ -207,7 +207,8 @@ def figure(results: study.Results) -> Figure:
                 )
             )
             axis.plot(*results["curves"][kind][name][0][:2], "+", color=colour)
-        axis.set(title=f"{kind}: {_told(kind)}", xlabel="intercept", xlim=(-1, 5), ylim=(-3, 1))
+        axis.set(xlabel="intercept", xlim=(-1, 5), ylim=(-3, 1))
+        axis.set_title(f"{kind}: {_told(kind)}", fontsize=10)
         axis.spines[["top", "right"]].set_visible(False)
     axes[0].set_ylabel("slope")
     drawn.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False)
