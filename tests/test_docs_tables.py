@@ -95,8 +95,6 @@ def test_a_learned_prior_is_a_mixed_model():
     with jax.enable_x64(True):
         found = mixed_model.learned(settings, table, "exact head", float(reference[-1]))
     assert mixed_model.off(found, reference).max() < 0.05
-    truth = np.array([2.0, -1.0, 1.0, 0.25, 0.5, 0.36])
-    assert mixed_model.off(found, truth).max() < 0.6  # 60 groups know no better
 
 
 @pytest.mark.slow

@@ -38,7 +38,7 @@ def lines(groups=30, seed=0):
 @pytest.fixture(scope="module")
 def mixed_model():
     """A linear mixed model: no hidden layer."""
-    return MetaRegressor(hidden=(), max_iter=600, meta_rate=0.02, random_state=0).fit(*lines())
+    return MetaRegressor(hidden=(), max_iter=600, meta_rate=0.02, random_state=0).fit(*lines(100))
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +101,7 @@ def test_a_learned_prior_beats_the_group_alone_and_covers(mixed_model):
             jnp.array([3.0, -2.0]), jnp.diag(jnp.array([1.0, 0.25])), jnp.asarray(design), jnp.asarray(y[known]), 0.2
         )
         best.append(np.square(np.c_[np.ones(len(asked)), x[asked] - 12] @ np.asarray(truth[0]) - y[asked]).mean())
-    assert np.mean(best) < np.mean(errors) < 2 * np.mean(best) < 0.5 * np.mean(alone)
+    assert np.mean(errors) < 1.2 * np.mean(best) < 0.5 * np.mean(alone)
     assert 0.8 < np.mean(inside) < 0.98
 
 
@@ -151,6 +151,7 @@ def test_cross_validation_over_groups_clone_and_pickle(mixed_model):
     np.testing.assert_array_equal(group.predict(x), mixed_model.adapt(x[:3], y[:3]).predict(x))
 
 
+@pytest.mark.slow
 def test_in_a_pipeline_scaling_before_changes_nothing():
     """Columns are scaled inside: what a scaler does before is undone, to rounding."""
     x, y, group = lines()
@@ -227,7 +228,12 @@ def networks():
     yield "flax", flax_network
 
 
-@pytest.mark.parametrize("make", [pytest.param(make, id=name) for name, make in networks()])
+NETWORKS = [
+    pytest.param(make, id=name, marks=() if name == "like flax" else pytest.mark.slow) for name, make in networks()
+]
+
+
+@pytest.mark.parametrize("make", NETWORKS)
 def test_any_network_may_give_the_features(make, tmp_path):
     x, y, group = lines()
     network = make()
