@@ -24,6 +24,8 @@ NAMES = (
     "rl-navigation",
     "rl-cheetah-velocity",
     "rl-cheetah-direction",
+    "fertility",
+    "mixed-model",
     "compute-memory",
     "time-to-accuracy",
 )

@@ -1,4 +1,4 @@
-"""Rebuild the tables of README.md from the results: `python -m experiments.tables`. No number there is typed."""
+"""Rebuild the tables of README.md and docs/ from the results: `python -m experiments.tables`. No number there is typed."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -21,26 +21,43 @@ def sinusoids(load: Load) -> str:
     return "\n\n".join(parts)
 
 
-def speed(load: Load) -> str:
-    """Meta-iterations a second beside other libraries, as measured in one run."""
-    rows = load("bench-sinusoid")["rows"]
-    return "\n\n".join([*(markdown.table(each) for each in layout.tables(rows)), markdown.origin(section.origin(rows))])
+def whole(name: str) -> Callable[[Load], str]:
+    """All rows of a study."""
+
+    def block(load: Load) -> str:
+        rows = load(name)["rows"]
+        return "\n\n".join(
+            [*(markdown.table(each) for each in layout.tables(rows)), markdown.origin(section.origin(rows))]
+        )
+
+    return block
 
 
-# Name of a block of README.md -> what stands in it, made from as many results files as it needs.
-TABLES: Mapping[str, Callable[[Load], str]] = {"sinusoids": sinusoids, "speed": speed}
+# Name of a block -> what stands in it, made from as many results files as it needs.
+TABLES: Mapping[str, Callable[[Load], str]] = {
+    "sinusoids": sinusoids,
+    "speed": whole("bench-sinusoid"),
+    "births": whole("fertility"),
+    "mixed-model": whole("mixed-model"),
+}
+PAGES = {
+    "README.md": ("sinusoids", "speed"),
+    "docs/tables.md": ("births",),
+    "docs/choosing-a-family.md": ("mixed-model",),
+}
 
 
-def filled(text: str, load: Load = study.load) -> str:
-    """The text with every marked block replaced by what the results say."""
-    for name, block in TABLES.items():
-        whole = f"<!-- {name} -->\n{block(load)}\n<!-- /{name} -->"
+def filled(text: str, load: Load = study.load, *, page: str = "README.md") -> str:
+    """The text of a page with every marked block replaced by what the results say."""
+    for name in PAGES[page]:
+        whole = f"<!-- {name} -->\n{TABLES[name](load)}\n<!-- /{name} -->"
         text, count = re.subn(rf"<!-- {name} -->.*?<!-- /{name} -->", lambda _, whole=whole: whole, text, flags=re.S)
         if count != 1:
-            raise ValueError(f"README.md needs exactly one block <!-- {name} --> … <!-- /{name} -->, found {count}")
+            raise ValueError(f"{page} needs exactly one block <!-- {name} --> … <!-- /{name} -->, found {count}")
     return text
 
 
 if __name__ == "__main__":
-    readme = study.ROOT / "README.md"
-    readme.write_text(filled(readme.read_text()))
+    for page in PAGES:
+        path = study.ROOT / page
+        path.write_text(filled(path.read_text(), page=page))

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from metaprior import families
+from metaprior.calibration import calibrate
 from metaprior.classes import ClassPredictive, calibration_error, class_predictor, class_scores, labels_of
 from metaprior.last_layer import LastLayer, last_layer
 from metaprior.models import foreign
-from metaprior.predict import Calibration, calibrate
+from metaprior.predict import Calibration
 from metaprior.types import Data
 
 NOTHING = Data(jnp.zeros((0, 2)), jnp.zeros((0,), int))

@@ -7,6 +7,7 @@ import pytest
 from scipy import stats
 
 from metaprior import predict
+from metaprior.calibration import calibrate
 from metaprior.families import Delta, MeanField, delta, from_covariance, full, mean_field
 from metaprior.last_layer import LastLayer
 from metaprior.predict import Calibration
@@ -136,7 +137,7 @@ def test_calibration_recovers_width_and_noise():
         return parts, y[4:]
 
     parts, targets = jax.vmap(task)(jax.random.split(jax.random.key(0), 200))
-    fitted = jax.jit(lambda p, y: predict.calibrate(predictor, p, y))(parts, targets)
+    fitted = jax.jit(lambda p, y: calibrate(predictor, p, y))(parts, targets)
     assert float(jnp.exp(fitted.log_noise)) == pytest.approx(NOISE, rel=0.05)
     assert float(jnp.exp(fitted.log_width)) == pytest.approx(WIDTH, rel=0.15)
 
@@ -154,7 +155,7 @@ def test_calibration_recovers_the_spread_of_scales():
         return predictor.prepare(key, narrow, Delta(PRIOR.mean), nothing, x), y
 
     parts, targets = jax.vmap(task)(jax.random.split(jax.random.key(1), 400))
-    fitted = jax.jit(lambda p, y: predict.calibrate(predictor, p, y))(parts, targets)
+    fitted = jax.jit(lambda p, y: calibrate(predictor, p, y))(parts, targets)
     assert abs(float(fitted.spread)) == pytest.approx(0.6, abs=0.08)
     assert float(jnp.exp(fitted.log_noise)) == pytest.approx(NOISE, rel=0.1)
 

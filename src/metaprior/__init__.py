@@ -8,6 +8,16 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from metaprior.calibration import calibrate
+    from metaprior.estimators import (
+        AdaptedClassifier,
+        AdaptedRegressor,
+        Exported,
+        MetaClassifier,
+        MetaRegressor,
+        TablePrior,
+        exported,
+    )
     from metaprior.labelled import Labelled, Labeller
     from metaprior.learned import Adapted, Learned, load
     from metaprior.likelihoods import categorical, gaussian, gaussian_learned_noise
@@ -17,13 +27,23 @@ if TYPE_CHECKING:
     from metaprior.models import Model, foreign, mlp
     from metaprior.optimizers import meta_optimizer, scale_by_fisher
     from metaprior.policies import AdaptedPolicy, LearnedPolicy, load_policy
-    from metaprior.predict import Calibration, Predictive, calibrate
+    from metaprior.predict import Calibration, Predictive
     from metaprior.settings import Settings, assemble
     from metaprior.tasks import Tasks
     from metaprior.tasks import get as get_tasks
     from metaprior.types import Data, Episode, Family, Inference, Likelihood, Prior
 
 _PLACES = {
+    "calibration": ("calibrate",),
+    "estimators": (
+        "AdaptedClassifier",
+        "AdaptedRegressor",
+        "Exported",
+        "MetaClassifier",
+        "MetaRegressor",
+        "TablePrior",
+        "exported",
+    ),
     "labelled": ("Labelled", "Labeller"),
     "learned": ("Adapted", "Learned", "load"),
     "likelihoods": ("categorical", "gaussian", "gaussian_learned_noise"),
@@ -32,7 +52,7 @@ _PLACES = {
     "models": ("Model", "foreign", "mlp"),
     "optimizers": ("meta_optimizer", "scale_by_fisher"),
     "policies": ("AdaptedPolicy", "LearnedPolicy", "load_policy"),
-    "predict": ("Calibration", "Predictive", "calibrate"),
+    "predict": ("Calibration", "Predictive"),
     "settings": ("Settings", "assemble"),
     "tasks": ("Tasks", "get_tasks"),
     "types": ("Data", "Episode", "Family", "Inference", "Likelihood", "Prior"),
@@ -45,11 +65,12 @@ except PackageNotFoundError:  # a source tree that was never installed
     __version__ = "0.0.0"
 
 __all__ = [
-    "METHODS", "Adapted", "AdaptedPolicy", "Calibration", "Data", "Episode", "Family", "Inference", "Labelled", "Labeller",
-    "Learned", "LearnedPolicy", "Likelihood",
-    "MetaLearner", "Method", "Model", "Predictive", "Prior", "Settings", "State", "Tasks", "__version__", "assemble",
-    "calibrate", "categorical", "foreign", "gaussian", "gaussian_learned_noise", "get_method", "get_tasks", "load", "load_policy",
-    "meta_learner", "meta_optimizer", "mlp", "scale_by_fisher", "trainer",
+    "METHODS", "Adapted", "AdaptedClassifier", "AdaptedPolicy", "AdaptedRegressor", "Calibration", "Data", "Episode",
+    "Exported", "Family", "Inference", "Labelled", "Labeller", "Learned", "LearnedPolicy", "Likelihood",
+    "MetaClassifier", "MetaLearner", "MetaRegressor", "Method", "Model", "Predictive", "Prior", "Settings", "State",
+    "TablePrior", "Tasks", "__version__", "assemble", "calibrate", "categorical", "exported", "foreign", "gaussian",
+    "gaussian_learned_noise", "get_method", "get_tasks", "load", "load_policy", "meta_learner", "meta_optimizer", "mlp",
+    "scale_by_fisher", "trainer",
 ]  # fmt: skip
 
 

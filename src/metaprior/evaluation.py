@@ -9,10 +9,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from metaprior import metrics
+from metaprior.calibration import calibrate
 from metaprior.classes import ClassPredictive, ClassScores, calibration_error, class_scores
 from metaprior.heads import memory_with_classes, with_classes
 from metaprior.meta import State, task_keys
-from metaprior.predict import Calibration, Predictor, calibrate
+from metaprior.predict import Calibration, Predictor
 from metaprior.settings import Setup
 from metaprior.types import Data
 

@@ -47,30 +47,41 @@ def last_layer() -> Family:
     )
 
 
-def conjugate(likelihood: Likelihood, family: Family, *, noise_std: Scalar) -> Inference:
-    """The exact posterior of the head under Gaussian noise; every step after the first changes nothing."""
+def conjugate(likelihood: Likelihood, family: Family, *, noise_std: Scalar | None) -> Inference:
+    """The exact posterior of the head under Gaussian noise; every step after the first changes nothing.
+
+    Args:
+        likelihood: Gaussian in its outputs.
+        family: the last layer.
+        noise_std: of the likelihood; None asks the likelihood, point by point: where noise is learned or points have weights.
+    """
     del family
-    require_positive("noise std", noise_std)
+    if noise_std is not None:
+        require_positive("noise std", noise_std)
 
     def step(key, state, prior, source):
         del key
         dist, unit = prior.dist, jnp.eye(state.mean.shape[0], dtype=state.mean.dtype)
-        # Outputs are linear in the head, so a unit head reads the features off.
-        features = likelihood.outputs(HeadParams(dist.features, unit), source)
-        weight = 1 / (likelihood.temperature * noise_std**2)
+        features, rest = read_features(likelihood, dist, source)
         lower = cholesky(Full(dist.mean, dist.tril))
         with exact_products():
-            white = features @ lower
-            # S = L (I + w AᵀA)⁻¹ Lᵀ with A = ΦL: no eigenvalue of what is inverted is below one, however narrow the prior.
-            root = lower @ inverse_root(unit + weight * white.T @ white)
-            mean = dist.mean + weight * root @ (root.T @ (features.T @ (source.y - features @ dist.mean)))
+            # Points that say nothing (of weight zero) and points of other noise: rows, and answers, of another length.
+            scale = _root_precision(likelihood, features @ dist.mean, rest, source, noise_std)
+            rows, gap = scale * features, scale * (source.y - features @ dist.mean)
+            white = rows @ lower
+            # S = L (I + AᵀA)⁻¹ Lᵀ with A = ΦL/noise: no eigenvalue of what is inverted is below one, however narrow the prior.
+            root = lower @ inverse_root(unit + white.T @ white)
+            mean = dist.mean + root @ (root.T @ (rows.T @ gap))
         return LastLayer(dist.features, mean, with_log_diagonal(root))
 
     def check(prior, source):
         """The exact posterior of another likelihood is not exact."""
         outputs = likelihood.outputs(HeadParams(prior.dist.features, prior.dist.mean), source)
-        precisions = -_curvature(likelihood, outputs, source)
-        if likelihood.size(source) == 0 or jnp.allclose(precisions * noise_std**2, 1.0, rtol=1e-3):
+        size = prior.dist.mean.shape[1]
+        if noise_std is None or likelihood.size(source) == 0:
+            return None
+        precisions = -_curvature(likelihood, outputs[:, :size], outputs[:, size:], source)
+        if jnp.allclose(precisions * noise_std**2, 1.0, rtol=1e-3):
             return None
         return (
             f"the head is inferred with noise_std={noise_std:g}, but the likelihood's own noise is "
@@ -126,18 +137,40 @@ def _kl(q, p):
 def _expected_log_prob(key: Key, likelihood: Likelihood, q: LastLayer, batch: Batch, num_samples: int = 1):
     r"""$\log p(y|\bar f) - \tfrac12 \sum \mathrm{var}(f) / \text{noise}^2$: exact, the log density being quadratic in f."""
     del key, num_samples
-    # A unit head reads the features off; answers by the mean follow from them, without a second way through the network.
-    features = likelihood.outputs(HeadParams(q.features, jnp.eye(q.mean.shape[0], dtype=q.mean.dtype)), batch)
+    features, rest = read_features(likelihood, q, batch)
     with exact_products():
-        outputs = features @ q.mean
+        means = features @ q.mean
         variances = jnp.square(features @ cholesky(Full(q.mean, q.tril))).sum(axis=1)
-    curvature = _curvature(likelihood, outputs, batch)
+    curvature = _curvature(likelihood, means, rest, batch)
+    outputs = jnp.concatenate([means, rest], axis=1)
     return likelihood.log_density(outputs, batch).sum() + 0.5 * (curvature * variances[:, None]).sum()
 
 
-def _curvature(likelihood, outputs, batch):
+def read_features(
+    likelihood: Likelihood, dist: LastLayer, batch: Batch
+) -> tuple[Float[Array, "N F"], Float[Array, "N R"]]:
+    """Features, and what the likelihood puts beside the answers (a column of log noise, say).
+
+    Outputs are linear in the head, so a unit head reads the features off.
+    """
+    size = dist.mean.shape[0]
+    outputs = likelihood.outputs(HeadParams(dist.features, jnp.eye(size, dtype=dist.mean.dtype)), batch)
+    return outputs[:, :size], outputs[:, size:]
+
+
+def _root_precision(likelihood, means, rest, batch, noise_std) -> Float[Array, "N 1"]:
+    """1/(noise √T) of each point, equal for all outputs."""
+    if noise_std is not None:
+        return jnp.full((means.shape[0], 1), 1 / (likelihood.temperature**0.5 * noise_std), means.dtype)
+    precision = -_curvature(likelihood, means, rest, batch)[:, :1] / likelihood.temperature
+    positive = precision > 0  # √ has no derivative at zero
+    return jnp.where(positive, jnp.sqrt(jnp.where(positive, precision, 1)), 0)
+
+
+def _curvature(likelihood, means, rest, batch):
     """∂² log p / ∂f², output by output: −1/noise² for Gaussian noise."""
-    return jax.grad(lambda f: jax.grad(lambda g: likelihood.log_density(g, batch).sum())(f).sum())(outputs)
+    log_density = lambda f: likelihood.log_density(jnp.concatenate([f, rest], axis=1), batch).sum()
+    return jax.grad(lambda f: jax.grad(log_density)(f).sum())(means)
 
 
 __all__ = ["HeadParams", "LastLayer", "conjugate", "last_layer"]

@@ -10,11 +10,15 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import ArrayLike
 
-from metaprior import labelled
+from metaprior import labelled, published
 from metaprior.policies import is_policy
 from metaprior.predict import Calibration, Predictive, default_predictor, predict
-from metaprior.training import TEST_STEPS, Trained, open_trained
+from metaprior.runs import versions
+from metaprior.settings import as_dict, assemble, from_dict
+from metaprior.training import TEST_STEPS, Trained, initial_state, open_trained
 from metaprior.types import Data, Dist
+
+RUN = "run"  # the kind of a published run
 
 
 class Adapted:
@@ -70,6 +74,18 @@ class Learned(NamedTuple):
         """Adapt to a folder of pictures with a sub-folder for each class; `invert` takes their negatives."""
         return labelled.adapt_folder(self.trained, folder, steps=steps, seed=seed, invert=invert)
 
+    def save(self, folder: str | Path) -> Path:
+        """Publish: safetensors, JSON and a model card in a new folder, which `metaprior.load` reads back."""
+        trained = self.trained
+        inductive = trained.inductive
+        tree = {"prior": trained.state.prior, "memory": trained.state.memory}
+        tree["calibrations"] = (trained.calibration,) if inductive is None else (trained.calibration, inductive)
+        settings = as_dict(trained.setup.settings)
+        settings = {**settings, "data_dir": None}  # where data lie on one machine is nobody else's business
+        about = {"settings": settings, "steps": trained.calibration.log_noise.shape[0] - 1}
+        about |= {"inductive": inductive is not None, "iteration": int(trained.state.iteration), "versions": versions()}
+        return published.write(folder, RUN, tree, about, _card(trained, Path(folder).name))
+
     def _adapt_points(self, x: ArrayLike, y: Any, *, steps: int, seed: int) -> Adapted:
         if steps < 0:
             raise ValueError(f"adaptation needs zero steps or more, got {steps}")
@@ -84,11 +100,69 @@ class Learned(NamedTuple):
         return Adapted(trained, support, posteriors, steps)
 
 
-def load(folder: str | Path) -> Learned:
-    """A run folder, ready to adapt: `load("run").adapt(x, y).predict(x_new)`."""
+def load(folder: str | Path, *, model: Any = None) -> Any:
+    """A run folder or a published prior, ready to adapt: `load("run").adapt(x, y).predict(x_new)`. Nothing in it is run.
+
+    Runs, and what `Learned.save` published, come back as a `Learned`; what an estimator published as that estimator, fitted.
+
+    Args:
+        folder: as `metaprior train` or `save` left it.
+        model: the network of your own that an estimator was made with; a folder names it and does not hold it.
+    """
+    if published.is_published(folder):
+        found = published.read(folder)
+        if found.kind != RUN:
+            return _of_tables(found, folder, model)
+    if model is not None:
+        raise ValueError(f"{folder} is a run, which brings its own network: leave model out")
+    return load_run(folder)
+
+
+def load_run(folder: str | Path) -> Learned:
+    """A run, from its own folder or published; priors over tables are not meant here."""
+    if published.is_published(folder):
+        found = published.read(folder)
+        if found.kind == RUN:
+            return _of_run(found, folder)
+        raise ValueError(f"{folder} is a prior over tables: use metaprior.load in Python, and its adapt(X, y)")
     if is_policy(folder):
         raise ValueError(f"{folder} is a prior over policies, which act and do not predict: use metaprior.load_policy")
     return Learned(open_trained(folder))
+
+
+def _of_run(found: published.Published, folder: str | Path) -> Learned:
+    try:
+        setup = assemble(from_dict(dict(found.about["settings"])))
+        steps, inductive = int(found.about["steps"]), bool(found.about["inductive"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise published.PublishedError(f"{folder} does not describe a run that can be built here: {error}") from None
+    start = initial_state(setup)
+    tables = (Calibration(*[jnp.zeros(steps + 1)] * 5),) * (1 + inductive)
+    like = {"prior": start.prior, "memory": start.memory, "calibrations": tables}
+    tree = published.rebuild(found, like, folder)
+    state = start._replace(prior=tree["prior"], memory=tree["memory"])
+    return Learned(Trained(setup, state, tree["calibrations"][0], [], tree["calibrations"][1] if inductive else None))
+
+
+def _of_tables(found: published.Published, folder: str | Path, model: Any) -> Any:
+    from metaprior.estimators.meta import load as of_tables  # an extra: whoever has only runs needs no scikit-learn
+
+    return of_tables(found, folder, model)
+
+
+def _card(trained: Trained, name: str) -> str:
+    settings, tasks = trained.setup.settings, trained.setup.tasks
+    facts = {
+        "tasks": f"{settings.tasks}: {tasks.describe}",
+        "method": settings.method,
+        "network": trained.setup.model.name,
+        "iterations": int(trained.state.iteration),
+        "seed": settings.seed,
+        "versions": versions(),
+    }
+    use = f'import metaprior\n\nprior = metaprior.load("{name}")\ntask = prior.adapt(x, y)\ntask.predict(x_new)'
+    summary = "A prior over the weights of a network, learned from many small tasks; adapted to a new one from a few examples."
+    return published.card(f"A prior for {settings.tasks}", summary, facts, use)
 
 
 def _extend(trained: Trained, steps: int) -> Trained:

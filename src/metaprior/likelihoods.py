@@ -33,6 +33,31 @@ class WithNoise(NamedTuple):
     log_noise: Float[Array, ""]
 
 
+class Weighted(NamedTuple):
+    """Points of which each counts as often as its weight says: those of weight zero only fill up an array."""
+
+    x: Float[Array, "N ..."]
+    y: Array
+    weight: Float[Array, " N"]
+
+
+def weighted(likelihood: Likelihood) -> Likelihood:
+    """The same likelihood of `Weighted` points: tasks of different sizes then have arrays of one size.
+
+    >>> from metaprior.types import Data
+    >>> line = gaussian(lambda slope, x: slope * x, noise_std=1.0)
+    >>> points = Weighted(x=jnp.ones((3, 1)), y=jnp.ones((3, 1)), weight=jnp.array([1.0, 1.0, 0.0]))
+    >>> round(float(weighted(line).log_prob(jnp.ones((1, 1)), points)), 4)
+    -1.8379
+    """
+
+    def log_density(outputs, batch):
+        return batch.weight * likelihood.log_density(outputs, batch)
+
+    # Regions are made of densities without weights: what is drawn around a step would count what only fills up.
+    return likelihood._replace(log_density=log_density, size=lambda source: source.weight.sum(), region=None)
+
+
 def gaussian(apply: Apply, *, noise_std: Scalar = SQUARED_ERROR, temperature: float = 1.0) -> Likelihood:
     r"""Regression with known noise: $\log \mathcal N(y \mid f_\theta(x), \text{noise}^2)$, summed over outputs.
 
@@ -64,6 +89,25 @@ def gaussian_learned_noise(apply: Apply, *, temperature: float = 1.0) -> Likelih
     def outputs(params, batch):
         means = apply(params.weights, batch.x)
         return jnp.concatenate([means, jnp.broadcast_to(params.log_noise, (means.shape[0], 1))], axis=1)
+
+    def log_density(outputs, batch):
+        return _normal_log_density(batch.y, outputs[:, :-1], outputs[:, -1:])
+
+    return _supervised(outputs, log_density, temperature)
+
+
+def gaussian_shared_noise(apply: Apply, *, temperature: float = 1.0, least: float = 1e-3) -> Likelihood:
+    """Regression whose noise is one for all tasks, learned with the features of a last layer and not adapted.
+
+    θ is a `HeadParams` whose features are a `WithNoise`; outputs end in a column of log noise, never below that of `least`.
+    """
+    _require_positive(temperature=temperature, least=least)
+
+    def outputs(params, batch):
+        means, floor = apply(params, batch.x), math.log(least)
+        # The head may be a unit matrix, off which features are read: the column stays the last.
+        log_noise = floor + jax.nn.softplus(params.features.log_noise - floor)
+        return jnp.concatenate([means, jnp.broadcast_to(log_noise, (means.shape[0], 1))], axis=1)
 
     def log_density(outputs, batch):
         return _normal_log_density(batch.y, outputs[:, :-1], outputs[:, -1:])

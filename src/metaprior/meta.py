@@ -24,6 +24,7 @@ from metaprior.methods import Method, family, validate
 from metaprior.models import Model
 from metaprior.optimizers import meta_optimizer
 from metaprior.rules import apply_rules, bounded, clipped
+from metaprior.scalars import at_least_one
 from metaprior.types import Dist, Episode, Key, Likelihood, Params, Prior, Source
 
 
@@ -136,7 +137,7 @@ def meta_learner(
         return grads, memory, posteriors, value
 
     def query_nll(key, posteriors, episode):
-        num_query = max(likelihood.size(episode.query), 1)
+        num_query = at_least_one(likelihood.size(episode.query))
         q1 = posteriors.q1  # PLATIPUS trains a Gaussian and infers particles
         point = q1.mean if isinstance(q1, MeanField) else cell.family.mean(q1)
         key_score = jax.random.split(key)[1]  # the formula's: where both observe the same they need to do it once
@@ -144,7 +145,11 @@ def meta_learner(
 
     def gradient(key, prior, memory, episode):
         grads, memory, posteriors, value = infer_and_score(key, prior, memory, episode)
-        return grads, memory, (query_nll(key, posteriors, episode), value / max(likelihood.size(episode.query), 1))
+        return (
+            grads,
+            memory,
+            (query_nll(key, posteriors, episode), value / at_least_one(likelihood.size(episode.query))),
+        )
 
     def watch(state, keys, episodes):
         """The gradient of every task, and in some iterations what it is worth: what nobody asks for is not computed."""
@@ -157,8 +162,8 @@ def meta_learner(
 
         def worth():
             values = jax.vmap(lambda key, q, episode: matrix.value(cell, key, state.prior, q, episode))
-            count = max(likelihood.size(jax.tree.map(lambda leaf: leaf[0], episodes.query)), 1)
-            return jax.vmap(query_nll)(keys, posteriors, episodes), values(keys, posteriors, episodes) / count
+            counts = jax.vmap(lambda query: jnp.asarray(at_least_one(likelihood.size(query))))(episodes.query)
+            return jax.vmap(query_nll)(keys, posteriors, episodes), values(keys, posteriors, episodes) / counts
 
         unknown = jnp.full(keys.shape, jnp.nan)
         return grads, memories, jax.lax.cond(watched, worth, lambda: (unknown, unknown)), watched

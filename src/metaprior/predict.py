@@ -8,12 +8,12 @@ Three ways to carry the uncertainty of weights to outputs, one result: an equall
   $$k_{**} - k_{*s}\,(k_{ss} + \text{noise}^2 I)^{-1}\, k_{s*}, \qquad k = J\,\mathrm{diag}(c^2\sigma^2)\,J^\top .$$
 * `exact`: a conjugate last layer.
 
-Widths and noise are fitted on validation tasks by `calibrate`: learned widths are step sizes first, and mean what they should
-only after that. Five numbers do it. The width $c\,r^a$ of weights, where r is the size (root mean square) of the support's
-targets: tasks of large amplitude get wide bands. The contrast γ: variances $v$ that come from weights count as $v^\gamma$, so
-that doubt grows faster, or slower, with the distance from the support than the tangent says. The noise. And the spread τ of a
-log-normal scale mixture, $\mathrm{std}\cdot e^{\tau z}$ with z standard normal: how much the scale of errors differs from task
-to task beyond all that.
+Widths and noise are fitted on validation tasks: learned widths are step sizes first, and mean what they should only after
+that (`calibration`). Five numbers do it. The width $c\,r^a$ of weights, where r is the size (root mean square) of the
+support's targets: tasks of large amplitude get wide bands. The contrast γ: variances $v$ that come from weights count as
+$v^\gamma$, so that doubt grows faster, or slower, with the distance from the support than the tangent says. The noise. And
+the spread τ of a log-normal scale mixture, $\mathrm{std}\cdot e^{\tau z}$ with z standard normal: how much the scale of
+errors differs from task to task beyond all that.
 """
 
 from collections.abc import Callable
@@ -21,14 +21,14 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import optax
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 from numpy.typing import ArrayLike
 
-from metaprior import metrics, trees
+from metaprior import metrics
 from metaprior.families import Full, MeanField, cholesky, variance
 from metaprior.last_layer import HeadParams
+from metaprior.likelihoods import Weighted
 from metaprior.types import Data, Dist, Family, Key, Prior
 
 Apply = Callable[..., Any]
@@ -117,6 +117,8 @@ def linearised(apply: Apply, family: Family, *, condition: bool, num_functions: 
         inputs = jnp.concatenate([support.x, x]) if condition else x
         outputs, roots = tangent_roots(apply, mean, prior.dist if condition else q, inputs)
         known, asked = roots[:first], roots[first:]
+        if first and (weight := weight_of(support)) is not None:
+            known = known * weight[:, None, None]  # what only fills up says nothing: its row of the gram matrix is zero
         covariance = lambda a, b: jnp.einsum("now,mow->onm", a, b)  # of two sets of inputs, output by output
         between = covariance(asked, asked) if num_functions else jnp.square(asked).sum(axis=2).T
         given = (covariance(known, known), covariance(known, asked)) if first else None
@@ -170,34 +172,6 @@ def tangent_roots(apply: Apply, mean, dist: Dist, x) -> tuple[Float[Array, "N O"
     return apply(mean, x), jacobian
 
 
-def calibrate(predictor: Predictor, parts: Any, targets: Array, *, steps: int = 300, rate: float = 0.05) -> Calibration:
-    """The calibration of least NLL on validation tasks: `parts` of many tasks stacked, and their `targets` [T, N, …].
-
-    A coarse grid of width and noise finds the basin, Adam the bottom: the surface has plateaus where either number alone
-    explains everything.
-    """
-
-    def loss(calibration):
-        log_density = lambda part, y: predictor.finish(part, calibration).log_density(y).mean()
-        return -jax.vmap(log_density)(parts, targets).mean()
-
-    widths, noises = jnp.meshgrid(jnp.linspace(-3.0, 3.0, 7), jnp.linspace(-4.0, 1.0, 6), indexing="ij")
-    ones = jnp.ones(widths.size, widths.dtype)
-    grid = Calibration(widths.ravel(), noises.ravel(), 0.5 * ones, 0.3 * ones, ones)  # at τ = 0 its slope would vanish
-    scores = jax.lax.map(loss, grid)
-    best = jnp.argmin(jnp.where(jnp.isfinite(scores), scores, jnp.inf))
-    start = jax.tree.map(lambda g: g[best], grid)
-    optimizer = optax.adam(optax.cosine_decay_schedule(rate, steps))
-
-    def one(carry, _):
-        calibration, opt_state = carry
-        updates, opt_state = optimizer.update(jax.grad(loss)(calibration), opt_state)
-        moved = optax.apply_updates(calibration, updates)
-        return (trees.where(trees.all_finite(moved), moved, calibration), opt_state), None
-
-    return jax.lax.scan(one, (start, optimizer.init(start)), None, length=steps)[0][0]
-
-
 def default_predictor(apply: Apply, family: Family, inference: str, *, num_functions: int = 20) -> Predictor:
     """The predictor that suits a posterior: points and held widths are conditioned through the tangent."""
     if family.name == "last-layer":
@@ -221,11 +195,21 @@ def _require_share(level):
         raise ValueError(f"a level is a share between 0 and 1, got {level}: pass 0.9 for nine tenths")
 
 
-def log_size(support: Data) -> Float[Array, ""]:
+def log_size(support: Data | Weighted) -> Float[Array, ""]:
     """Log of the root mean square of the support's targets; zero where there is no support."""
     if support.y.size == 0:
         return jnp.zeros((), support.y.dtype)
-    return 0.5 * jnp.log(jnp.square(support.y).mean() + 1e-6)
+    weight, size = weight_of(support), jnp.square(support.y)
+    if weight is None:
+        return 0.5 * jnp.log(size.mean() + 1e-6)
+    count = weight.sum()
+    mean = (weight * size.mean(axis=1)).sum() / jnp.maximum(count, 1)
+    return jnp.where(count > 0, 0.5 * jnp.log(mean + 1e-6), 0.0)
+
+
+def weight_of(support: Data | Weighted) -> Float[Array, " N"] | None:
+    """How often each point counts, where points carry weights (`likelihoods.Weighted`), which are zeros and ones here."""
+    return getattr(support, "weight", None)
 
 
 def levels(count: int) -> Float[Array, " S"]:
@@ -274,7 +258,6 @@ __all__ = [
     "Calibration",
     "Predictive",
     "Predictor",
-    "calibrate",
     "default_predictor",
     "exact",
     "linearised",

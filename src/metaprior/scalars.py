@@ -24,6 +24,11 @@ def require_positive(what: str, value: Any, hint: str = "") -> None:
         raise ValueError(f"{what} must be above zero and finite, got {value:g}{hint and ': ' + hint}")
 
 
+def at_least_one(count: Any):
+    """A number of points as a divisor: points that carry weights have a number that is traced."""
+    return jnp.maximum(count, 1) if isinstance(count, Array) else max(count, 1)
+
+
 def log(value: Any):
     """The logarithm of a plain number in double precision, or of a traced one."""
     return jnp.log(value) if isinstance(value, Tracer) else math.log(value)

@@ -71,7 +71,7 @@ class Likelihood(NamedTuple):
     observe: Callable[[Key, Params, Source], Batch]
     outputs: Callable[[Params, Batch], Float[Array, "N O"]]
     log_density: Callable[[Float[Array, "N O"], Batch], Float[Array, " N"]]
-    size: Callable[[Source], int]
+    size: Callable[[Source], Any]  # a whole number; traced where points carry weights
     join: Callable[[Source, Source], Source]
     temperature: float = 1.0
     least_loss: Callable[[Batch], float] = lambda batch: -math.inf  # per point, of a perfect answer, where there is one
@@ -95,8 +95,8 @@ class Likelihood(NamedTuple):
         """The weights whose data a draw is scored on."""
         return draw if self.acting == "sample" else mean
 
-    def effective_size(self, source: Source) -> float:
-        """N_eff = |D| / T."""
+    def effective_size(self, source: Source) -> float | Float[Array, ""]:
+        """N_eff = |D| / T; points that carry weights count as these say."""
         return self.size(source) / self.temperature
 
 

@@ -110,7 +110,7 @@ def _run_curve(asked: Adapt) -> None:
         raise ValueError(f"{asked.run} is a prior of curves and {asked.support} is a folder: name a CSV file of points")
     x, y = read_columns(asked.support, (asked.x_column, asked.y_column))
     inputs = None if asked.at is None else inputs_at(asked.at, asked.x_column)
-    prior = learned.load(asked.run)
+    prior = learned.load_run(asked.run)
     tasks = prior.trained.setup.tasks
     if (tasks.inputs, tasks.outputs) != (1, 1):
         raise ValueError(f"{tasks.name} tasks have {tasks.inputs} inputs: use metaprior.load(...).adapt in Python")

@@ -59,7 +59,7 @@ def run(argv: list[str]) -> int:
         checkpoints.write_atomically(asked.out / MARK, json.dumps({"steps": SHOWN}).encode())
         train_into(setup, folder_run, chunk=CHUNK)
     with console.waiting(f"evaluating on {EVALUATION_TASKS} unseen tasks"):
-        prior = learned.load(asked.out)
+        prior = learned.load_run(asked.out)
         result = evaluate.scores(prior.trained, steps=max(SHOWN), tasks_count=EVALUATION_TASKS)
         figures.save(figure(prior, runs.read_metrics(folder_run)), asked.out / FIGURE)
     evaluate.save(result, asked.out / evaluate.FILE, required=True)

@@ -28,7 +28,7 @@ def run(
     if at is None:
         raise ValueError("which pictures are to be labelled? name a folder of them, or one picture, with --at")
     files = pictures(Path(at))
-    prior = learned.load(folder)
+    prior = learned.load_run(folder)
     labeller = prior.adapt_folder(support, steps=steps, invert=invert)
     pixels = labeller.read(files)
     found = labeller.predict(pixels, transductive=transductive)

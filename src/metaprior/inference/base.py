@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PyTree
 
+from metaprior.scalars import Scalar, at_least_one
 from metaprior.types import Dist, Inference, Key, Likelihood, Prior, Source
 
 
@@ -81,12 +82,12 @@ def require_batch_size(batch_size: int | None) -> None:
 
 def mean_loss(likelihood: Likelihood, params: PyTree, batch) -> Float[Array, ""]:
     """−log p per point; `params` may hold noisy weights. On a mini-batch it is an unbiased estimate of the loss on all."""
-    return -likelihood.log_prob(params, batch) / max(likelihood.size(batch), 1)
+    return -likelihood.log_prob(params, batch) / at_least_one(likelihood.size(batch))
 
 
-def kl_weight(likelihood: Likelihood, source: Source) -> float:
+def kl_weight(likelihood: Likelihood, source: Source) -> Scalar:
     """T/n: the weight of the KL beside the mean loss of n points."""
-    return likelihood.temperature / max(likelihood.size(source), 1)
+    return likelihood.temperature / at_least_one(likelihood.size(source))
 
 
 def _moved_where(condition, moved: PyTree, state: PyTree) -> PyTree:

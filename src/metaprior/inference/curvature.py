@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
+from metaprior.scalars import at_least_one
 from metaprior.types import Batch, Likelihood, Params
 
 
@@ -32,11 +33,11 @@ def output_hessian(likelihood: Likelihood, params: Params, batch: Batch) -> Floa
 def ggn_diagonal(likelihood: Likelihood, params: Params, batch: Batch) -> Params:
     """The diagonal of G, in the shape of the weights."""
     jacobian, hessian = output_jacobian(likelihood, params, batch), output_hessian(likelihood, params, batch)
-    diagonal = jnp.einsum("now,nop,npw->w", jacobian, hessian, jacobian) / max(likelihood.size(batch), 1)
+    diagonal = jnp.einsum("now,nop,npw->w", jacobian, hessian, jacobian) / at_least_one(likelihood.size(batch))
     return ravel_pytree(params)[1](diagonal)
 
 
 def ggn_dense(likelihood: Likelihood, params: Params, batch: Batch) -> Float[Array, "W W"]:
     """G whole."""
     jacobian, hessian = output_jacobian(likelihood, params, batch), output_hessian(likelihood, params, batch)
-    return jnp.einsum("nov,nop,npw->vw", jacobian, hessian, jacobian) / max(likelihood.size(batch), 1)
+    return jnp.einsum("nov,nop,npw->vw", jacobian, hessian, jacobian) / at_least_one(likelihood.size(batch))

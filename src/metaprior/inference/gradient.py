@@ -103,7 +103,7 @@ def gradient(
     )
 
 
-def kl_stability(rate: Scalar, weight: float, dist: Dist, *, widths: bool = False) -> str | None:
+def kl_stability(rate: Scalar, weight: Scalar, dist: Dist, *, widths: bool = False) -> str | None:
     """Plain gradient steps on the KL contract only while rate·(T/n)/σ² < 2 for the narrowest weight.
 
     Where the posterior has `widths`, the curvature of the KL in log s is 2 at s = σ, whatever σ is: rate·(T/n) < 1.

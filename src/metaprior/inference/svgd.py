@@ -16,7 +16,7 @@ from jaxtyping import Array, Float
 from metaprior.families import Particles
 from metaprior.inference.base import mini_batch, require_batch_size
 from metaprior.inference.preconditioned import rate_stability
-from metaprior.scalars import Scalar, require_positive
+from metaprior.scalars import Scalar, at_least_one, require_positive
 from metaprior.types import Family, Inference, Likelihood
 
 
@@ -39,7 +39,7 @@ def svgd(
         log_prior = 0.0
         if weight_std is not None:
             log_prior = -0.5 * jnp.square(ravel_pytree(params)[0] / weight_std).sum()
-        return num_eff * likelihood.log_prob(params, batch) / max(likelihood.size(batch), 1) + log_prior
+        return num_eff * likelihood.log_prob(params, batch) / at_least_one(likelihood.size(batch)) + log_prior
 
     def step(key, state, prior, source):
         del prior
