@@ -13,6 +13,7 @@ from metaprior.cli import console
 from metaprior.cli.arguments import parse
 from metaprior.cli.train import Choices, default_folder, opened
 from metaprior.federated import flower, holders, launch, server
+from metaprior.federated.privacy import Privacy, rehearsed_normal
 from metaprior.federated.requests import Work, answerer
 from metaprior.federated.rounds import Record
 from metaprior.federated.server import Rules
@@ -55,13 +56,25 @@ class Rounds:
     """Meta-steps that a client makes by itself before it replies: more save rounds."""
     local_rate: float = 1e-3
     """Of these steps."""
+    clip: float | None = None
+    """Protect clients: the longest that the mean meta-gradient of a client may be. Needs --noise."""
+    noise: float | None = None
+    """Protect clients: standard deviation of the noise that each adds to its reply, over --clip."""
+    delta: float = 1e-5
+    """Of the account of privacy: the probability beside epsilon."""
     quiet: bool = False
     """Show notes and errors only."""
 
     def rules(self, **more: Any) -> Rules:
         """As the library has them."""
         work = Work(self.local_steps, self.local_rate)
-        return Rules(self.quorum, self.ask, patience=self.patience, work=work, **more)
+        return Rules(self.quorum, self.ask, patience=self.patience, work=work, privacy=self.privacy(), **more)
+
+    def privacy(self) -> Privacy | None:
+        """How replies are protected, if that is asked for."""
+        if (self.clip is None) != (self.noise is None):
+            raise ValueError("replies are protected by --clip and --noise together: give both, or neither")
+        return None if self.clip is None or self.noise is None else Privacy(self.clip, self.noise, self.delta)
 
 
 @dataclass(frozen=True)
@@ -118,6 +131,8 @@ class Client:
     """Of this client, so that its groups are not taken for those of another. It is not sent."""
     data_dir: Path | None = None
     """Where images are, if not where METAPRIOR_DATA says."""
+    least_noise: float = 0.0
+    """Reply only where the server asks for replies with at least so much --noise."""
     retries: int | None = None
     """How often to try again when the server does not answer; for ever if not given."""
     insecure: bool = False
@@ -145,10 +160,13 @@ def _simulate(argv: list[str]) -> int:
     asked, folder = _rounds(Simulate, argv, "simulate")
     setup = assemble(asked.settings.checked())
     clients = {
-        f"client-{number:04d}": answerer(setup, holders.share(setup, number, asked.clients))
+        f"client-{number:04d}": answerer(
+            setup, holders.share(setup, number, asked.clients), normal=rehearsed_normal(setup.settings.seed, number)
+        )
         for number in range(asked.clients)
     }
     rules = asked.rules()
+    rules = rules._replace(privacy=rules.privacy and rules.privacy._replace(secret=False))
     server.require_sound(rules)
     with opened(setup, folder, resume=asked.resume) as folder_run:
         federation, notes = server.taken_up(setup, folder_run, rules, checkpoint_every=asked.checkpoint_every)
@@ -205,7 +223,7 @@ def _follow(folder: Path, stream: subprocess.Popen, link: subprocess.Popen, *, q
         ended = stream.poll() is not None or link.poll() is not None
         rows = runs.read_metrics(open_run)
         for row in rows[shown:]:
-            report(Record(**{name: row[name] for name in Record._fields}))
+            report(Record(**{name: row[name] for name in Record._fields if name in row}))
         shown = len(rows)
         if ended:
             return
@@ -239,6 +257,7 @@ def _node(asked: Client) -> dict[str, Any]:
         given = {"client": asked.client, "clients": asked.clients, "data-dir": asked.data_dir}
     else:
         raise ValueError("a client needs tasks: --table FILE --group-column NAME, or --client NUMBER --clients NUMBER")
+    given |= {"least-noise": asked.least_noise or None}
     return {name: value for name, value in given.items() if value is not None and value != ""}
 
 

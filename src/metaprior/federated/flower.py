@@ -17,6 +17,7 @@ import numpy as np
 from metaprior import runs
 from metaprior.checkpoints import write_atomically
 from metaprior.federated import holders, server
+from metaprior.federated.privacy import Privacy
 from metaprior.federated.requests import Request, Work, answerer, settings_in
 from metaprior.federated.rounds import Record, Reply
 from metaprior.federated.server import Federation, Rules
@@ -163,15 +164,18 @@ def server_app() -> Any:
 
 def save_rules(folder: Path, rules: Rules) -> None:
     """Beside the settings, for the process that Flower starts."""
-    values = {name: value for name, value in rules._asdict().items() if name not in ("work", "limits")}
-    text = json.dumps({**values, "work": rules.work._asdict()}, indent=2) + "\n"
+    values = {name: value for name, value in rules._asdict().items() if name not in ("work", "limits", "privacy")}
+    protected = None if rules.privacy is None else rules.privacy._asdict()
+    text = json.dumps({**values, "work": rules.work._asdict(), "privacy": protected}, indent=2) + "\n"
     write_atomically(folder / RULES, text.encode())
 
 
 def read_rules(folder: Path) -> Rules:
     """The rules that `save_rules` wrote."""
     values = json.loads((folder / RULES).read_text())
-    return Rules(**{**values, "work": Work(**values["work"])})
+    protected = values.get("privacy")
+    privacy = None if protected is None else Privacy(**protected)
+    return Rules(**{**values, "work": Work(**values["work"]), "privacy": privacy})
 
 
 def in_words(record: Record) -> str:
@@ -184,6 +188,8 @@ def in_words(record: Record) -> str:
     refused = ", ".join(f"{name} ({reason})" for name, reason in record.refused.items())
     words += [f"refused: {refused}"] if refused else []
     words += [f"missing: {', '.join(record.missing)}"] if record.missing else []
+    spent = ", ".join(f"{value:.3g} ({who})" for who, value in record.epsilon.items())
+    words += [f"ε {spent}"] if spent else []
     return "; ".join([*words, *([] if record.stepped else ["the prior stays as it is"])])
 
 
@@ -219,7 +225,7 @@ def _client(settings: str, node: str) -> Callable[[Request], dict[str, np.ndarra
     config = json.loads(node)
     words = json.dumps({"settings": json.loads(settings)})
     setup = assemble(settings_in(Request(0, {}, words), config.get("data-dir") or None))
-    return answerer(setup, holder_of(setup, config))
+    return answerer(setup, holder_of(setup, config), least_noise=float(config.get("least-noise", 0.0)))
 
 
 def holder_of(setup: Any, config: Mapping[str, Any]) -> holders.Holder:
