@@ -12,6 +12,7 @@ NAMES = (
     "matrix",
     "gradient-error",
     "estimator-variance",
+    "leakage",
     "a-star",
     "a-star-omniglot",
     "many-steps",

@@ -13,6 +13,7 @@ from metaprior.cli import console
 from metaprior.cli.arguments import parse
 from metaprior.cli.train import Choices, default_folder, opened
 from metaprior.federated import flower, holders, launch, server
+from metaprior.federated.attendance import attended
 from metaprior.federated.privacy import Privacy, rehearsed_normal
 from metaprior.federated.requests import Work, answerer
 from metaprior.federated.rounds import Record
@@ -134,7 +135,7 @@ class Client:
     least_noise: float = 0.0
     """Reply only where the server asks for replies with at least so much --noise."""
     retries: int | None = None
-    """How often to try again when the server does not answer; for ever if not given."""
+    """How often in a row to try in vain when the server does not answer or does not know the client; for ever if not given."""
     insecure: bool = False
     """Without TLS and keys: for trying it out on one machine."""
     ca: Path | None = None
@@ -232,17 +233,18 @@ def _follow(folder: Path, stream: subprocess.Popen, link: subprocess.Popen, *, q
 
 def _client(argv: list[str]) -> int:
     asked = parse(Client, argv, prog="metaprior federate client", help=HELP)
-    host = asked.server.rpartition(":")[0]
-    if not host:
+    host, _, port = asked.server.rpartition(":")
+    if not host or not port.isdecimal():
         raise ValueError(f"--server is HOST:PORT, got {asked.server!r}")
     security = launch.Security(asked.insecure, asked.ca, asked.certificate, asked.key, asked.client_key)
     needed = {"--ca": asked.ca, "--client-key": asked.client_key}
     launch.require_safe(host, security, {**needed, "--certificate": asked.certificate, "--key": asked.key})
     signal.signal(signal.SIGTERM, _as_interrupt)
     with launch.home() as environment:
-        command = launch.supernode(asked.server, _node(asked), security, retries=asked.retries)
-        with launch.started(command, environment, None) as process:
-            return process.wait()
+        node = _node(asked)
+        command = lambda: launch.supernode(asked.server, node, security, retries=asked.retries)
+        start = lambda: launch.started(command(), environment, None)
+        return attended(start, host, int(port), retries=asked.retries, tell=console.note)
 
 
 def _node(asked: Client) -> dict[str, Any]:
