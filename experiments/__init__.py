@@ -25,6 +25,7 @@ NAMES = (
     "rl-navigation",
     "rl-cheetah-velocity",
     "rl-cheetah-direction",
+    "federated",
     "compute-memory",
     "time-to-accuracy",
 )

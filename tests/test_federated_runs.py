@@ -8,7 +8,7 @@ import pytest
 
 from metaprior import checkpoints, runs, training
 from metaprior.federated import holders, server
-from metaprior.federated.requests import Request, Work, answerer, settings_in
+from metaprior.federated.requests import Request, Work, answerer, program, settings_in
 from metaprior.federated.rounds import Reply
 from metaprior.federated.server import Abandoned, Rules
 from metaprior.meta import trainer
@@ -172,7 +172,7 @@ def test_groups_become_tasks_divided_anew_in_every_round(setup):
     groups = {"b": points(0, 7), "a": points(1, 12), "few": points(2, 6)}
     holder = holders.grouped(setup, groups, name="clinic")
     assert holder.left_out == ("few",) and "2 groups" in holder.describe
-    first, second = (jax.jit(holder.held)(jax.random.key(seed)) for seed in (0, 1))
+    first, second = (jax.jit(holder.draw)(jax.random.key(seed)) for seed in (0, 1))
     assert first.episodes.support.x.shape == (2, 4, 1) and first.episodes.query.y.shape == (2, 3, 1)
     assert_same(first.numbers, second.numbers)
     assert not np.array_equal(first.episodes.support.x, second.episodes.support.x)
@@ -183,8 +183,41 @@ def test_groups_become_tasks_divided_anew_in_every_round(setup):
 
 
 def test_groups_of_two_clients_have_numbers_of_their_own(setup):
-    numbers = [holders.grouped(setup, {"a": points(0, 9)}, name=name).held(jax.random.key(0)).numbers for name in "xy"]
+    numbers = [holders.grouped(setup, {"a": points(0, 9)}, name=name).draw(jax.random.key(0)).numbers for name in "xy"]
     assert int(numbers[0][0]) != int(numbers[1][0])
+
+
+def test_clients_with_as_many_tasks_share_a_compiled_program(setup, tmp_path):
+    """Five tasks for four clients: 2, 1, 1 and 1."""
+    traced, all_held = [], holders.shares(setup, 4)
+
+    def counted(key, numbers):
+        traced.append(numbers.shape)
+        return all_held[0].held(key, numbers)
+
+    compiled = program(setup, counted)
+    clients = {f"client-{i}": answerer(setup, holder, compiled=compiled) for i, holder in enumerate(all_held)}
+    federation = server.simulated(begun(setup, tmp_path / "run", Rules(quorum=4)), clients)
+    assert sorted(traced) == [(1,), (2,)]
+    assert [row["tasks"] for row in runs.read_metrics(federation.run)] == [5] * 6
+
+
+def test_clients_apart_have_alphabets_of_their_own(tmp_path):
+    """Every image that a client can draw is of its own classes, and together they have all."""
+    shades = np.arange(12)  # each class is of one shade; three alphabets of 5, 4 and 3 characters
+    names = tuple(f"{name}/character{i:02d}" for name, count in (("a", 5), ("b", 4), ("c", 3)) for i in range(count))
+    pixels = np.repeat(shades.astype(np.uint8), 3)[:, None, None, None] * np.ones((1, 28, 28, 1), np.uint8)
+    members = np.arange(36, dtype=np.int32).reshape(12, 3)
+    setup = assemble(Settings("omniglot", "gem-bml+last-layer", ways=2, queries=1, filters=2, meta_batch=6))
+    tasks = setup.tasks._replace(classes=lambda split: names, pool=lambda split: (pixels, members))
+    first, second = holders.apart(setup._replace(tasks=tasks), 2)
+    own = [{int(shade) for shade in np.unique(holder.data[1])} for holder in (first, second)]
+    assert own == [{0, 1, 2, 3, 4}, {5, 6, 7, 8, 9, 10, 11}]
+    drawn = first.draw(jax.random.key(0))
+    assert {round(float(v) * 255) for v in np.unique(drawn.episodes.query.x)} <= own[0]
+    np.testing.assert_array_equal(drawn.numbers, [0, 2, 4])
+    with pytest.raises(ValueError, match="not made of classes"):
+        holders.apart(assemble(SETTINGS), 2)
 
 
 def test_too_few_points_are_refused_with_the_number_that_is_needed(setup):

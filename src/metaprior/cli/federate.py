@@ -15,7 +15,7 @@ from metaprior.cli.train import Choices, default_folder, opened
 from metaprior.federated import flower, holders, launch, server
 from metaprior.federated.attendance import attended
 from metaprior.federated.privacy import Privacy, rehearsed_normal
-from metaprior.federated.requests import Work, answerer
+from metaprior.federated.requests import Work, answerer, program
 from metaprior.federated.rounds import Record
 from metaprior.federated.server import Rules
 from metaprior.names import require_known
@@ -84,6 +84,8 @@ class Simulate(Rounds):
 
     clients: int = 4
     """How many clients share the tasks of a meta-batch."""
+    apart: bool = False
+    """Of images: every client has classes of its own, of Omniglot whole alphabets."""
     checkpoint_every: int = 50
     """Rounds between checkpoints."""
 
@@ -160,11 +162,13 @@ def run(argv: list[str]) -> int:
 def _simulate(argv: list[str]) -> int:
     asked, folder = _rounds(Simulate, argv, "simulate")
     setup = assemble(asked.settings.checked())
+    held = (holders.apart if asked.apart else holders.shares)(setup, asked.clients)
+    compiled = program(setup, held[0].held)
     clients = {
         f"client-{number:04d}": answerer(
-            setup, holders.share(setup, number, asked.clients), normal=rehearsed_normal(setup.settings.seed, number)
+            setup, holder, compiled=compiled, normal=rehearsed_normal(setup.settings.seed, number)
         )
-        for number in range(asked.clients)
+        for number, holder in enumerate(held)
     }
     rules = asked.rules()
     rules = rules._replace(privacy=rules.privacy and rules.privacy._replace(secret=False))

@@ -4,15 +4,15 @@ Whatever they come from, a client is asked for the tasks of a round by the round
 """
 
 import csv
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Array, Float, Int
 
 from metaprior.federated.steps import Held
 from metaprior.meta import numbered_keys
@@ -23,29 +23,88 @@ Points = Float[np.ndarray, "N 2"]  # input and output of each
 
 
 class Holder(NamedTuple):
-    """Tasks that a client has. `held` draws those of a round from the key of its draws, and can be compiled."""
+    """Tasks that a client has. `held(key, *data)` draws those of a round from the key of its draws, and can be compiled.
+
+    Holders that share `held` and have data of equal shapes share a compiled program.
+    """
 
     describe: str
-    held: Callable[[Key], Held]
+    held: Callable[..., Held]
+    data: tuple = ()
     left_out: tuple[str, ...] = ()  # groups that have too few points
+
+    def draw(self, key: Key) -> Held:
+        """The tasks of a round."""
+        return self.held(key, *self.data)
 
 
 def share(setup: Setup, client: int, clients: int) -> Holder:
     """Every `clients`-th task of a meta-batch of a built-in task set: all clients together have those of one machine."""
-    meta_batch = setup.learner.method.meta_batch
     if not 0 <= client < clients:
         raise ValueError(f"of {clients} clients there is no number {client}: they are counted from 0")
-    if clients > meta_batch:
-        raise ValueError(
-            f"a meta-batch of {meta_batch} tasks cannot be shared by {clients} clients: raise --meta-batch"
-        )
-    numbers, pool = jnp.arange(client, meta_batch, clients), setup.tasks.pool("train")
+    return shares(setup, clients)[client]
 
-    def held(key: Key) -> Held:
+
+def shares(setup: Setup, clients: int) -> list[Holder]:
+    """Of all clients."""
+    pool, meta_batch = setup.tasks.pool("train"), setup.learner.method.meta_batch
+    describe = lambda numbers: f"{numbers.size} of {meta_batch} {setup.tasks.name} tasks a round"
+    held = _drawn(setup)
+    return [Holder(describe(numbers), held, (numbers, *pool)) for numbers in _dealt(setup, clients)]
+
+
+def apart(setup: Setup, clients: int) -> list[Holder]:
+    """As `shares`, of classes that no other client has: whole alphabets, where classes have alphabets."""
+    names = setup.tasks.classes("train")
+    if not names:
+        raise ValueError(f"{setup.tasks.name} tasks are not made of classes that clients could have apart")
+    pixels, members = (np.asarray(part) for part in setup.tasks.pool("train"))
+    held, holders = _drawn(setup), []
+    for numbers, chosen in zip(_dealt(setup, clients), dealt_classes(names, clients), strict=True):
+        if len(chosen) < setup.tasks.outputs_in_training:
+            raise ValueError(
+                f"a client would have {len(chosen)} classes, fewer than a task needs: take fewer --clients"
+            )
+        own = members[chosen]
+        places = np.unique(own[own >= 0])  # the images of others are not there
+        own = np.where(own >= 0, np.searchsorted(places, own), -1).astype(members.dtype)
+        holders.append(
+            Holder(f"{numbers.size} tasks a round of {len(chosen)} classes", held, (numbers, pixels[places], own))
+        )
+    return holders
+
+
+def dealt_classes(names: Sequence[str], clients: int) -> list[list[int]]:
+    """Which classes each client has: all of a group go to one, the largest groups first and each to whom has least.
+
+    >>> dealt_classes(("Greek/1", "Greek/2", "Latin/1", "Latin/2", "Latin/3", "Runes/1"), 2)
+    [[2, 3, 4], [0, 1, 5]]
+    """
+    groups: dict[str, list[int]] = {}
+    for place, name in enumerate(names):
+        groups.setdefault(name.rpartition("/")[0] or name, []).append(place)
+    dealt: list[list[int]] = [[] for _ in range(clients)]
+    for _, places in sorted(groups.items(), key=lambda group: (-len(group[1]), group[0])):
+        min(dealt, key=len).extend(places)
+    return [sorted(places) for places in dealt]
+
+
+def _drawn(setup: Setup) -> Callable[..., Held]:
+    def held(key: Key, numbers: Int[Array, " T"], *pool: Any) -> Held:
         episodes = jax.vmap(lambda key: setup.tasks.sample(key, *pool))(numbered_keys(key, numbers))
         return Held(numbers, episodes)
 
-    return Holder(f"{numbers.size} of {meta_batch} {setup.tasks.name} tasks a round", held)
+    return held
+
+
+def _dealt(setup: Setup, clients: int) -> list[Int[Array, " T"]]:
+    """The numbers of the tasks of a meta-batch, one after the other to each client."""
+    meta_batch = setup.learner.method.meta_batch
+    if not 1 <= clients <= meta_batch:
+        raise ValueError(
+            f"a meta-batch of {meta_batch} tasks cannot be shared by {clients} clients: raise --meta-batch"
+        )
+    return [jnp.arange(client, meta_batch, clients) for client in range(clients)]
 
 
 def grouped(setup: Setup, groups: Mapping[str, Points], *, name: str = "") -> Holder:
@@ -77,8 +136,11 @@ def grouped(setup: Setup, groups: Mapping[str, Points], *, name: str = "") -> Ho
         part = lambda rows: Data(chosen[rows, :1], chosen[rows, 1:])
         return Episode(part(slice(None, tasks.shots)), part(slice(tasks.shots, None)))
 
-    held = lambda key: Held(numbers, jax.vmap(episode)(numbered_keys(key, numbers), padded, counts))
-    return Holder(f"{len(large)} groups of points", held, tuple(sorted(set(groups) - set(large))))
+    def held(key, numbers, padded, counts):
+        return Held(numbers, jax.vmap(episode)(numbered_keys(key, numbers), padded, counts))
+
+    left_out = tuple(sorted(set(groups) - set(large)))
+    return Holder(f"{len(large)} groups of points", held, (numbers, padded, counts), left_out)
 
 
 def read_groups(path: Path, *, group: str | None, x: str, y: str) -> dict[str, Points]:

@@ -12,8 +12,8 @@ from metaprior.federated import privacy as privacies
 from metaprior.federated.holders import Holder
 from metaprior.federated.privacy import Normal, Privacy, private, secret_normal
 from metaprior.federated.replies import named
-from metaprior.federated.steps import client_step, client_steps
-from metaprior.meta import State
+from metaprior.federated.steps import Held, client_step, client_steps
+from metaprior.meta import State, Statistics
 from metaprior.settings import Setup, as_dict, from_dict
 from metaprior.training import initial_state
 
@@ -50,33 +50,45 @@ def settings_in(asked: Request, data_dir: Any = None):
     return from_dict(json.loads(asked.words)["settings"] | {"data_dir": data_dir})
 
 
+def program(setup: Setup, held: Callable[..., Held]) -> Callable[..., Statistics]:
+    """(work, prior, memory, key, data of a holder) -> statistics, compiled once for clients with data of equal shapes."""
+
+    def found(work, prior, memory, key, data):
+        key_draw, key_infer = jax.random.split(key)
+        tasks = held(key_draw, *data)
+        if work.steps == 1:
+            return client_step(setup.learner, prior, tasks, key_infer, memory)
+        return client_steps(setup.learner, prior, tasks, key_infer, memory, steps=work.steps, rate=work.rate)
+
+    return jax.jit(found, static_argnums=0)
+
+
 def answerer(
-    setup: Setup, holder: Holder, *, normal: Normal = secret_normal, least_noise: float = 0.0
+    setup: Setup,
+    holder: Holder,
+    *,
+    compiled: Callable[..., Statistics] | None = None,
+    normal: Normal = secret_normal,
+    least_noise: float = 0.0,
 ) -> Callable[[Request], dict[str, np.ndarray]]:
     """The client's part of a round, compiled at its first call.
 
     Args:
         setup: as the server has it.
         holder: of the client's tasks.
+        compiled: by `program`, for clients that share it.
         normal: where noise comes from, if replies are to be protected. Not from the request: the server knows that.
         least_noise: below which the client does not reply; see `privacy`.
     """
     start = initial_state(setup)
     like = {"prior": start.prior, "memory": start.memory, "key": start.key}
 
-    def found(work, prior, memory, key):
-        key_draw, key_infer = jax.random.split(key)
-        tasks = holder.held(key_draw)
-        if work.steps == 1:
-            return client_step(setup.learner, prior, tasks, key_infer, memory)
-        return client_steps(setup.learner, prior, tasks, key_infer, memory, steps=work.steps, rate=work.rate)
-
-    compiled = jax.jit(found, static_argnums=0)
+    run = program(setup, holder.held) if compiled is None else compiled
 
     def answer(asked: Request) -> dict[str, np.ndarray]:
         tree, words = codec.unflatten(like, asked.arrays), json.loads(asked.words)
         privacy = privacies.agreed(words.get("privacy"), least_noise)
-        statistics = compiled(Work(**words["work"]), tree["prior"], tree["memory"], tree["key"])
+        statistics = run(Work(**words["work"]), tree["prior"], tree["memory"], tree["key"], holder.data)
         if privacy is not None:
             statistics = private(statistics, privacy, normal(asked.round, statistics.gradient.size))
         return named(start, statistics)
