@@ -90,6 +90,27 @@ def _of(results: Mapping[str, Any], what: str, word: str) -> str:
     return f"Mean error (and share recovered) by {word}: {'; '.join(told)}."
 
 
+def compact(results: Mapping[str, Any]) -> str:
+    """Markdown: a line for each kind of message and a column for each method, with the share that was recovered."""
+    names = results["settings"]["methods"]
+    found: dict[str, dict[str, dict[str, Any]]] = {}
+    for row in results["rows"]:
+        found.setdefault(row["setting"], {}).setdefault(row["method"], {})[row["metric"]] = row
+    lines = [["message", *names], ["---", *("---:" for _ in names)]]
+    for setting, methods in found.items():
+        lines.append([setting, *(_cell(methods.get(name, {})) for name in names)])
+    for name in (MEAN, FRESH):
+        lines.append([name, *(f"{_mean(results, name):.2f}" for _ in names)])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _cell(metrics: Mapping[str, Any]) -> str:
+    if "error" not in metrics:
+        return ""
+    error = metrics["error"]
+    return f"{error['mean']:.2f} ± {error['ci95']:.2f} ({metrics['recovered']['mean']:.0%})"
+
+
 def shown(results: Mapping[str, Any]) -> list[dict[str, Any]]:
     """All rows."""
     return list(results["rows"])

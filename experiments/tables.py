@@ -1,10 +1,10 @@
-"""Rebuild the tables of README.md from the results: `python -m experiments.tables`. No number there is typed."""
+"""Rebuild the tables of README.md and docs/ from the results: `python -m experiments.tables`. No number there is typed."""
 
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from experiments import study
+from experiments import leakage_report, study
 from experiments.report import layout, markdown, section
 
 Load = Callable[[str], dict[str, Any]]  # name of a results file -> what it holds
@@ -27,20 +27,39 @@ def speed(load: Load) -> str:
     return "\n\n".join([*(markdown.table(each) for each in layout.tables(rows)), markdown.origin(section.origin(rows))])
 
 
+def leakage(load: Load) -> str:
+    """What attacks on messages of clients recovered."""
+    results = load("leakage")
+    return "\n\n".join([leakage_report.compact(results), markdown.origin(section.origin(results["rows"]))])
+
+
+def federated(load: Load) -> str:
+    """What clients learned beside one machine."""
+    rows = load("federated")["rows"]
+    return "\n\n".join([*(markdown.table(each) for each in layout.tables(rows)), markdown.origin(section.origin(rows))])
+
+
 # Name of a block of README.md -> what stands in it, made from as many results files as it needs.
 TABLES: Mapping[str, Callable[[Load], str]] = {"sinusoids": sinusoids, "speed": speed}
+# Other pages, and their blocks.
+PAGES: Mapping[str, Mapping[str, Callable[[Load], str]]] = {
+    "docs/federated.md": {"leakage": leakage, "federated": federated},
+}
 
 
-def filled(text: str, load: Load = study.load) -> str:
+def filled(text: str, load: Load = study.load, tables: Mapping[str, Callable[[Load], str]] = TABLES) -> str:
     """The text with every marked block replaced by what the results say."""
-    for name, block in TABLES.items():
+    for name, block in tables.items():
         whole = f"<!-- {name} -->\n{block(load)}\n<!-- /{name} -->"
         text, count = re.subn(rf"<!-- {name} -->.*?<!-- /{name} -->", lambda _, whole=whole: whole, text, flags=re.S)
         if count != 1:
-            raise ValueError(f"README.md needs exactly one block <!-- {name} --> … <!-- /{name} -->, found {count}")
+            raise ValueError(f"the page needs exactly one block <!-- {name} --> … <!-- /{name} -->, found {count}")
     return text
 
 
 if __name__ == "__main__":
     readme = study.ROOT / "README.md"
     readme.write_text(filled(readme.read_text()))
+    for name, tables in PAGES.items():
+        page = study.ROOT / name
+        page.write_text(filled(page.read_text(), tables=tables))

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from scipy.optimize import brentq
+from scipy.optimize import root_scalar
 from scipy.stats import kstest, norm
 
 from metaprior import runs, training
@@ -83,7 +83,7 @@ def exact_epsilon(multiplier, delta):
     """Of the Gaussian mechanism (Balle and Wang 2018): δ(ε) = Φ(1/2z − εz) − e^ε Φ(−1/2z − εz)."""
     a = 1 / (2 * multiplier)
     curve = lambda eps: norm.cdf(a - eps * multiplier) - math.exp(eps + norm.logcdf(-a - eps * multiplier))
-    return brentq(lambda eps: curve(eps) - delta, 0, 200)
+    return root_scalar(lambda eps: curve(eps) - delta, bracket=(0, 200)).root
 
 
 @pytest.fixture(scope="module")

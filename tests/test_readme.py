@@ -15,6 +15,16 @@ def test_tables_are_those_of_the_results():
     assert tables.filled(text) == text, "run: python -m experiments.tables"
 
 
+@pytest.mark.parametrize("name", tables.PAGES)
+def test_tables_of_other_pages_are_those_of_the_results(name):
+    path = README.parent / name
+    if not path.exists():
+        pytest.skip("docs/ comes with the repository, not with the source distribution")
+    assert tables.filled(path.read_text(), tables=tables.PAGES[name]) == path.read_text(), (
+        "run: python -m experiments.tables"
+    )
+
+
 def test_every_method_of_the_table_is_named():
     from metaprior import METHODS
 
