@@ -1,23 +1,21 @@
 """`metaprior federate`: learn one prior from tasks that stay where they are, simulated or with real processes."""
 
-import dataclasses
 import signal
 import subprocess
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from metaprior import checkpoints, runs
 from metaprior.cli import console
 from metaprior.cli.arguments import parse
+from metaprior.cli.federate_flags import ROUNDS, Client, Serve, Simulate
 from metaprior.cli.train import Choices, default_folder, opened
-from metaprior.federated import flower, holders, launch, server
+from metaprior.federated import flower, holders, launch, server, tables
 from metaprior.federated.attendance import attended
-from metaprior.federated.privacy import Privacy, rehearsed_normal
-from metaprior.federated.requests import Work, answerer, program
+from metaprior.federated.privacy import rehearsed_normal
+from metaprior.federated.requests import answerer, program
 from metaprior.federated.rounds import Record
-from metaprior.federated.server import Rules
 from metaprior.names import require_known
 from metaprior.settings import Settings, assemble, from_dict
 
@@ -34,120 +32,7 @@ examples:
 
 All but simulate need pip install 'metaprior[federated]'. metaprior federate server --help has all flags."""
 
-ROUNDS = 200
 LOGS = "logs"
-
-
-@dataclass(frozen=True)
-class Rounds:
-    """Of rounds: shared by simulate and server. --iterations is the number of steps that the server makes."""
-
-    settings: Choices = dataclasses.field(default_factory=lambda: Choices(iterations=ROUNDS))
-    out: Path | None = None
-    """Folder of the run: new or empty, unless resuming."""
-    resume: bool = False
-    """Go on with the run in --out, with its settings; only --iterations may be given anew, and raised."""
-    quorum: int = 1
-    """Sound replies that a step needs; with fewer the prior stays as it is."""
-    ask: int | None = None
-    """Clients that a round asks, drawn by the seed; all if not given."""
-    patience: int = 3
-    """Rounds in a row without a step, after which the run ends."""
-    local_steps: int = 1
-    """Meta-steps that a client makes by itself before it replies: more save rounds."""
-    local_rate: float = 1e-3
-    """Of these steps."""
-    clip: float | None = None
-    """Protect clients: the longest that the mean meta-gradient of a client may be. Needs --noise."""
-    noise: float | None = None
-    """Protect clients: standard deviation of the noise that each adds to its reply, over --clip."""
-    delta: float = 1e-5
-    """Of the account of privacy: the probability beside epsilon."""
-    quiet: bool = False
-    """Show notes and errors only."""
-
-    def rules(self, **more: Any) -> Rules:
-        """As the library has them."""
-        work = Work(self.local_steps, self.local_rate)
-        return Rules(self.quorum, self.ask, patience=self.patience, work=work, privacy=self.privacy(), **more)
-
-    def privacy(self) -> Privacy | None:
-        """How replies are protected, if that is asked for."""
-        if (self.clip is None) != (self.noise is None):
-            raise ValueError("replies are protected by --clip and --noise together: give both, or neither")
-        return None if self.clip is None or self.noise is None else Privacy(self.clip, self.noise, self.delta)
-
-
-@dataclass(frozen=True)
-class Simulate(Rounds):
-    """The flags of `metaprior federate simulate`."""
-
-    clients: int = 4
-    """How many clients share the tasks of a meta-batch."""
-    apart: bool = False
-    """Of images: every client has classes of its own, of Omniglot whole alphabets."""
-    checkpoint_every: int = 50
-    """Rounds between checkpoints."""
-
-
-@dataclass(frozen=True)
-class Serve(Rounds):
-    """The flags of `metaprior federate server`."""
-
-    host: str = "127.0.0.1"
-    """Where to listen."""
-    port: int = 8000
-    """Where to listen."""
-    deadline: float = 600.0
-    """Seconds that a round waits for enough clients, and then for their replies."""
-    insecure: bool = False
-    """Without TLS and keys: for trying it out on one machine."""
-    ca: Path | None = None
-    """Certificate of the authority that vouches for the server."""
-    certificate: Path | None = None
-    """Of the server."""
-    key: Path | None = None
-    """Private key of the certificate."""
-    client_keys: Path | None = None
-    """Folder of the public keys, *.pub, of the clients that may take part."""
-
-
-@dataclass(frozen=True)
-class Client:
-    """The flags of `metaprior federate client`."""
-
-    server: str = "127.0.0.1:8000"
-    """HOST:PORT of the server."""
-    table: Path | None = None
-    """CSV file with a column of groups, each of which is a task; or a folder of CSV files, one for each task."""
-    group_column: str | None = None
-    """Of the table: which names the group of a row."""
-    x_column: str = "x"
-    """Of the table: the input."""
-    y_column: str = "y"
-    """Of the table: the output."""
-    client: int | None = None
-    """Without a table: which client of a built-in task set this is, from 0."""
-    clients: int | None = None
-    """Without a table: how many there are."""
-    name: str = ""
-    """Of this client, so that its groups are not taken for those of another. It is not sent."""
-    data_dir: Path | None = None
-    """Where images are, if not where METAPRIOR_DATA says."""
-    least_noise: float = 0.0
-    """Reply only where the server asks for replies with at least so much --noise."""
-    retries: int | None = None
-    """How often in a row to try in vain when the server does not answer or does not know the client; for ever if not given."""
-    insecure: bool = False
-    """Without TLS and keys: for trying it out on one machine."""
-    ca: Path | None = None
-    """Certificate of the authority that vouches for the server."""
-    client_key: Path | None = None
-    """Private key that the server knows this client by."""
-    certificate: Path | None = None
-    """For this client's own local processes: of localhost, vouched for by the same authority."""
-    key: Path | None = None
-    """Private key of that certificate."""
 
 
 def run(argv: list[str]) -> int:
@@ -255,14 +140,21 @@ def _node(asked: Client) -> dict[str, Any]:
     """The client's configuration, if its tasks can be found: what is wrong with a table is said here, before any round."""
     if asked.table is not None:
         columns = {"x": asked.x_column, "y": asked.y_column}
-        groups = holders.read_groups(asked.table, group=asked.group_column, **columns)
+        groups = tables.read_groups(asked.table, group=asked.group_column, **columns)
         console.note(f"{len(groups)} tasks in {asked.table}")
         given = {"table": asked.table.resolve(), "group-column": asked.group_column, "name": asked.name}
-        given |= {"x-column": asked.x_column, "y-column": asked.y_column}
+        for axis, names in columns.items():
+            given |= {f"{axis}-column-{i}": name for i, name in enumerate(names)}
+    elif asked.images is not None:
+        if not asked.images.is_dir():
+            raise ValueError(f"--images: there is no folder {asked.images}")
+        given = {"images": asked.images.resolve(), "tasks": asked.tasks, "name": asked.name}
     elif asked.client is not None and asked.clients is not None:
         given = {"client": asked.client, "clients": asked.clients, "data-dir": asked.data_dir}
     else:
-        raise ValueError("a client needs tasks: --table FILE --group-column NAME, or --client NUMBER --clients NUMBER")
+        raise ValueError(
+            "a client needs tasks: --table FILE --group-column NAME, --images FOLDER, or --client NUMBER --clients NUMBER"
+        )
     given |= {"least-noise": asked.least_noise or None}
     return {name: value for name, value in given.items() if value is not None and value != ""}
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from metaprior import runs
 from metaprior.checkpoints import write_atomically
-from metaprior.federated import holders, server
+from metaprior.federated import holders, server, tables
 from metaprior.federated.privacy import Privacy
 from metaprior.federated.requests import Request, Work, answerer, settings_in
 from metaprior.federated.rounds import Record, Reply
@@ -228,16 +228,23 @@ def _client(settings: str, node: str) -> Callable[[Request], dict[str, np.ndarra
     return answerer(setup, holder_of(setup, config), least_noise=float(config.get("least-noise", 0.0)))
 
 
+def _columns(config: Mapping[str, Any], axis: str) -> list[str]:
+    """Names of columns, with an entry of the configuration for each, from `x-column-0` on."""
+    return [str(config[name]) for i in range(len(config)) if (name := f"{axis}-column-{i}") in config] or [axis]
+
+
 def holder_of(setup: Any, config: Mapping[str, Any]) -> holders.Holder:
-    """The tasks that a node's configuration names: a `table`, a folder or a file; or number `client` of `clients`."""
+    """The tasks that a node's configuration names: a `table`, a folder or a file; `images`; or number `client` of `clients`."""
     if table := config.get("table"):
         columns = {
             "group": config.get("group-column"),
-            "x": config.get("x-column", "x"),
-            "y": config.get("y-column", "y"),
+            "x": _columns(config, "x"),
+            "y": _columns(config, "y"),
         }
-        groups = holders.read_groups(Path(str(table)), **columns)
-        return holders.grouped(setup, groups, name=str(config.get("name", "")))
+        groups = tables.read_groups(Path(str(table)), **columns)
+        return tables.grouped(setup, groups, name=str(config.get("name", "")))
+    if images := config.get("images"):
+        return holders.own_images(setup, Path(str(images)), tasks=config.get("tasks"), name=str(config.get("name", "")))
     with contextlib.suppress(KeyError):
         return holders.share(setup, int(config["client"]), int(config["clients"]))
-    raise ValueError("this client has no tasks: give it a table, or its number and the number of clients")
+    raise ValueError("this client has no tasks: give it a table, images, or its number and the number of clients")
