@@ -12,6 +12,7 @@ from scipy.optimize import root_scalar
 from scipy.stats import kstest, norm
 
 from metaprior import runs, training
+from metaprior.cli import federate
 from metaprior.federated import accountant, flower, holders, privacy, server
 from metaprior.federated.accountant import Asked, spent
 from metaprior.federated.privacy import Privacy, private, rehearsed_normal, secret_normal
@@ -224,3 +225,16 @@ def test_a_client_that_insists_on_noise_does_not_reply_with_less(setup):
 def test_protection_survives_the_way_to_another_process(tmp_path):
     flower.save_rules(tmp_path, Rules(privacy=RULES))
     assert flower.read_rules(tmp_path).privacy == RULES
+
+
+def test_on_the_command_line(dp, tmp_path, capsys):
+    flags = "sinusoid --hidden 6 --shots 4 --queries 3 --meta-batch 6 --iterations 2 --rate 0.001 --clients 3 --quorum 3".split()
+    with pytest.raises(ValueError, match="--clip and --noise together"):
+        federate.run(["simulate", *flags, "--clip", "1"])
+    assert federate.run(["simulate", *flags, "--clip", "1", "--noise", "3", "--out", str(tmp_path / "run")]) == 0
+    rows = runs.read_metrics(runs.open_run(tmp_path / "run"))
+    expected = spent(Privacy(1.0, 3.0), [Asked(("a", "b", "c"), 3)] * 2, 3)
+    assert rows[-1]["epsilon"] == pytest.approx(expected._asdict())
+    assert f"ε {rows[0]['epsilon']['server']:.3g} (server)" in flower.in_words(
+        server.Record(**{name: rows[0][name] for name in server.Record._fields})
+    )

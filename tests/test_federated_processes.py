@@ -43,7 +43,7 @@ def serve(folder, port, *flags, iterations=4, secure=("--insecure",)):
     return start("server", *settings, "--iterations", iterations, "--port", port, "--out", folder, *secure, *flags)
 
 
-def client(port, number, *, host="127.0.0.1", secure=("--insecure",), retries=20, before=()):
+def client(port, number, *, host="127.0.0.1", secure=("--insecure",), retries=300, before=()):
     flags = ["--server", f"{host}:{port}", "--client", number, "--clients", 2, "--retries", retries]
     return start("client", *flags, *secure, before=before)
 
@@ -119,7 +119,7 @@ def test_a_killed_server_goes_on_where_it_was(tmp_path):
     setup, port, folder = assemble(SETTINGS), free_port(), tmp_path / "run"
     flags = ["--quorum", 2, "--deadline", 30]
     rows = lambda: runs.read_metrics(runs.open_run(folder)) if (folder / "settings.json").exists() else []
-    clients = [client(port, number, retries=200) for number in range(2)]
+    clients = [client(port, number) for number in range(2)]
     with all_ended(serve(folder, port, *flags), *clients) as [first, *_]:
         wait_for(lambda: len(rows()) >= 2, 120, "second round")
         first.send_signal(signal.SIGKILL)

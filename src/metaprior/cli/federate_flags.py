@@ -116,7 +116,7 @@ class Client:
     least_noise: float = 0.0
     """Reply only where the server asks for replies with at least so much --noise."""
     retries: int | None = None
-    """How often in a row to try in vain when the server does not answer or does not know the client; for ever if not given."""
+    """How often in a row to try in vain, about once a second, while no server answers or knows us; for ever if not given."""
     insecure: bool = False
     """Without TLS and keys: for trying it out on one machine."""
     ca: Path | None = None
