@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from experiments import leakage
-from experiments.leakage import Settings, attack, error, learner_of, message, sent, start_of
+from experiments.inversion import attack, error, message, scale_of, sent
+from experiments.leakage import Settings, learner_of, start_of
 
 SMALL = Settings(hidden=(5,), points=2)
 TASKS = leakage._tasks(SMALL)
@@ -34,7 +35,7 @@ def test_the_error_does_not_mind_the_order_of_tasks_and_points():
     truth = episodes(3, 3)
     shuffled = jax.tree.map(lambda leaf: leaf[jnp.array([2, 0, 1])][:, ::-1], truth)
     assert error(shuffled, truth, TASKS) == pytest.approx(0.0, abs=1e-12)
-    away = truth._replace(query=truth.query._replace(x=truth.query.x + leakage._scale(TASKS)[0]))
+    away = truth._replace(query=truth.query._replace(x=truth.query.x + scale_of(TASKS)[0]))
     assert 0 < error(away, truth, TASKS) <= 0.5 + 1e-9  # a quarter of the squares, each one; matching may do better
 
 
