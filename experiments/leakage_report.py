@@ -71,11 +71,16 @@ def remarks(results: Mapping[str, Any]) -> list[str]:
     said = [_of(results, what, word) for what, (_, word) in AXES.items()]
     return [
         f"In standard deviations of the data, an error of {_mean(results, MEAN):.2f} is that of the mean of all data, and of "
-        f"{_mean(results, FRESH):.2f} that of points drawn anew; below 0.05 counts as recovered.",
+        f"{_mean(results, FRESH):.2f} that of points drawn anew; below 0.05 counts as recovered. "
+        f"Each number is of {_attacked(results)} clients.",
         *said,
         "An attack that fails proves nothing: a better one may not. Networks here are smooth and small, the number of points is "
         "known, and the prior is untrained.",
     ]
+
+
+def _attacked(results: Mapping[str, Any]) -> int:
+    return len(results["settings"]["seeds"]) * results["settings"]["clients"]
 
 
 def _of(results: Mapping[str, Any], what: str, word: str) -> str:
