@@ -21,7 +21,7 @@ RL = ("rl-navigation", "rl-cheetah-velocity", "rl-cheetah-direction")  # see tes
 
 
 # What others show as well: these train the methods of `sinusoid-default` on other tasks or with other numbers of steps.
-LONG = ("sinusoid-challenging", "multi-modal", "matrix", "inner-steps")
+LONG = ("sinusoid-challenging", "multi-modal", "matrix", "inner-steps", "federated")
 SMOKE = [
     pytest.param(name, marks=pytest.mark.slow if name in LONG else ())
     for name in experiments.NAMES
