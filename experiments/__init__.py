@@ -12,6 +12,7 @@ NAMES = (
     "matrix",
     "gradient-error",
     "estimator-variance",
+    "leakage",
     "a-star",
     "a-star-omniglot",
     "many-steps",
@@ -26,6 +27,7 @@ NAMES = (
     "rl-cheetah-direction",
     "fertility",
     "mixed-model",
+    "federated",
     "compute-memory",
     "time-to-accuracy",
 )

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from experiments import study
+from experiments import leakage_report, study
 from experiments.report import layout, markdown, section
 
 Load = Callable[[str], dict[str, Any]]  # name of a results file -> what it holds
@@ -33,17 +33,26 @@ def whole(name: str) -> Callable[[Load], str]:
     return block
 
 
+def leakage(load: Load) -> str:
+    """What attacks on messages of clients recovered."""
+    results = load("leakage")
+    return "\n\n".join([leakage_report.compact(results), markdown.origin(section.origin(results["rows"]))])
+
+
 # Name of a block -> what stands in it, made from as many results files as it needs.
 TABLES: Mapping[str, Callable[[Load], str]] = {
     "sinusoids": sinusoids,
     "speed": whole("bench-sinusoid"),
     "births": whole("fertility"),
     "mixed-model": whole("mixed-model"),
+    "leakage": leakage,
+    "federated": whole("federated"),
 }
 PAGES = {
     "README.md": ("sinusoids", "speed"),
     "docs/tables.md": ("births",),
     "docs/choosing-a-family.md": ("mixed-model",),
+    "docs/federated.md": ("leakage", "federated"),
 }
 
 

@@ -21,7 +21,7 @@ RL = ("rl-navigation", "rl-cheetah-velocity", "rl-cheetah-direction")  # see tes
 
 
 # What others show as well: these train the methods of `sinusoid-default` on other tasks or with other numbers of steps.
-LONG = ("sinusoid-challenging", "multi-modal", "matrix", "inner-steps")
+LONG = ("sinusoid-challenging", "multi-modal", "matrix", "inner-steps", "federated")
 SMOKE = [
     pytest.param(name, marks=pytest.mark.slow if name in LONG else ())
     for name in experiments.NAMES
@@ -79,7 +79,8 @@ def test_what_ran_away_is_said_and_not_averaged_over(name):
 def test_full_scale_is_what_was_promised(name):
     """Three seeds, and 40,000 iterations where methods are compared."""
     settings = experiments.get(name).scales["full"]
-    assert len(settings.seeds) == (1 if name in ("image-search", "inner-optimisers", "time-to-accuracy") else 3)
+    once = ("image-search", "inner-optimisers", "time-to-accuracy", "federated")
+    assert len(settings.seeds) == (1 if name in once else 3)
     if name in ("sinusoid-default", "sinusoid-challenging", "inner-steps", "multi-modal", "matrix"):
         assert settings.iterations == 40_000
 

@@ -72,12 +72,12 @@ def honest(app):
     return {11: of(0), 12: of(1)}
 
 
-def rounds(setup, folder, clients, rules=None):
+def rounds(setup, folder, clients, rules=None, grid=Grid):
     run = training.create_run(setup, folder, resume=False)
     federation, _ = server.taken_up(setup, run, rules or Rules(quorum=1, deadline=0.5))
     try:
         strategy = flower.strategy(federation)
-        strategy.start(Grid(clients))
+        strategy.start(grid(clients))
         return strategy.federation.state, runs.read_metrics(run)
     finally:
         runs.release(run)
@@ -150,6 +150,22 @@ def test_beside_a_bad_client_the_others_go_on_as_without_it(app, setup, honest, 
     for ours, theirs in zip(key_apart(state), key_apart(alone), strict=True):
         np.testing.assert_array_equal(ours, theirs)
     assert all(row["replied"] == ["11"] and words in row["refused"]["12"] for row in records) and len(records) == 3
+
+
+def test_a_client_that_replies_twice_is_heard_once(app, setup, honest, tmp_path):
+    """And the prior is that of a round in which everybody replied once."""
+
+    class Echoing(Grid):
+        def pull_messages(self, numbers):
+            return [reply for reply in super().pull_messages(numbers) for _ in range(2)]
+
+    once, _ = rounds(setup, tmp_path / "once", honest, Rules(quorum=2))
+    twice, records = rounds(setup, tmp_path / "twice", honest, Rules(quorum=2), Echoing)
+    for ours, theirs in zip(key_apart(twice), key_apart(once), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    assert all(row["replied"] == ["11", "12"] and row["tasks"] == 5 for row in records)
+    assert all("twice" in reason for row in records for reason in row["refused"].values())
+    assert all(set(row["refused"]) == {"11", "12"} for row in records)
 
 
 def test_a_silent_client_is_missing_after_the_deadline(app, setup, honest, alone, tmp_path):

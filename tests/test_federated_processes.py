@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import jax
@@ -13,7 +14,9 @@ import numpy as np
 import pytest
 
 from metaprior import runs, training
+from metaprior.federated import holders, server
 from metaprior.federated.launch import free_port
+from metaprior.federated.requests import answerer
 from metaprior.meta import task_keys
 from metaprior.settings import Settings, assemble
 
@@ -24,12 +27,12 @@ SETTINGS = Settings(hidden=(8, 8), meta_batch=16, meta_rate=0.02, iterations=4, 
 FLAGS = "sinusoid --hidden 8 8 --meta-batch 16 --meta-rate 0.02 --rate 0.001".split()
 
 
-def start(part, *flags):
+def start(part, *flags, before=()):
     environment = os.environ | {
         "JAX_ENABLE_X64": "1",
         "JAX_PLATFORMS": "cpu",
         "JAX_COMPILATION_CACHE_DIR": str(ROOT / ".cache" / "jax"),
-        "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]),
+        "PYTHONPATH": os.pathsep.join([*map(str, before), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]),
     }
     command = [sys.executable, "-m", "metaprior", "federate", part, *map(str, flags)]
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
@@ -40,9 +43,9 @@ def serve(folder, port, *flags, iterations=4, secure=("--insecure",)):
     return start("server", *settings, "--iterations", iterations, "--port", port, "--out", folder, *secure, *flags)
 
 
-def client(port, number, *, host="127.0.0.1", secure=("--insecure",), retries=20):
+def client(port, number, *, host="127.0.0.1", secure=("--insecure",), retries=300, before=()):
     flags = ["--server", f"{host}:{port}", "--client", number, "--clients", 2, "--retries", retries]
-    return start("client", *flags, *secure)
+    return start("client", *flags, *secure, before=before)
 
 
 @contextlib.contextmanager
@@ -98,34 +101,79 @@ def assert_same_prior(folder, setup):
 
 
 def test_two_real_clients_learn_what_one_machine_does_and_leave_nothing_running(tmp_path):
-    setup, port, folder = assemble(SETTINGS), free_port(), tmp_path / "run"
-    with all_ended(serve(folder, port, "--quorum", 2, "--deadline", 60), client(port, 0), client(port, 1)) as started:
-        told, _ = started[0].communicate(timeout=120)
-    assert started[0].returncode == 0, told
+    setup, port, folder = assemble(replace(SETTINGS, iterations=2)), free_port(), tmp_path / "run"
+    serving = serve(folder, port, "--quorum", 2, "--deadline", 60, iterations=2)
+    with all_ended(serving, client(port, 0), client(port, 1)):
+        told, _ = serving.communicate(timeout=120)
+    assert serving.returncode == 0, told
     state = assert_same_prior(folder, setup)
-    assert query_nll(setup, state) < 0.9 * query_nll(setup, training.initial_state(setup))
+    assert query_nll(setup, state) < 0.95 * query_nll(setup, training.initial_state(setup))
     records = runs.read_metrics(runs.open_run(folder))
-    assert [row["round"] for row in records] == [1, 2, 3, 4] and all(row["tasks"] == 16 for row in records)
+    assert [row["round"] for row in records] == [1, 2] and all(row["tasks"] == 16 for row in records)
     assert_nothing_left(port, folder)
 
 
 @pytest.mark.slow
 def test_a_killed_server_goes_on_where_it_was(tmp_path):
-    """Its own process is killed, and with it go those of Flower; the clients come anew."""
+    """Its own process is killed, and with it go those of Flower; the clients stay and find the new one."""
     setup, port, folder = assemble(SETTINGS), free_port(), tmp_path / "run"
     flags = ["--quorum", 2, "--deadline", 30]
     rows = lambda: runs.read_metrics(runs.open_run(folder)) if (folder / "settings.json").exists() else []
-    with all_ended(serve(folder, port, *flags), client(port, 0), client(port, 1)) as [first, *_]:
+    clients = [client(port, number) for number in range(2)]
+    with all_ended(serve(folder, port, *flags), *clients) as [first, *_]:
         wait_for(lambda: len(rows()) >= 2, 120, "second round")
         first.send_signal(signal.SIGKILL)
         first.wait()
-    assert_nothing_left(port, folder)
-    before = len(rows())
-    with all_ended(serve(folder, port, *flags, "--resume"), client(port, 0), client(port, 1)) as [second, *_]:
-        told, _ = second.communicate(timeout=120)
+        wait_for(lambda: not of_flower(folder, f"--port {port}"), 15, "end of the server")
+        before = len(rows())
+        with all_ended(serve(folder, port, *flags, "--resume")) as [second]:
+            told, _ = second.communicate(timeout=180)
     assert second.returncode == 0 and before < 4, told
     assert_same_prior(folder, setup)
     assert [row["round"] for row in rows() if row["stepped"]] == [1, 2, 3, 4]
+    assert_nothing_left(port, folder)
+
+
+# Runs in every Python process of a client as it starts: does its worst in the one that answers messages.
+FAULT = """
+import os, sys, threading, time
+def watch():
+    while "metaprior.federated.requests" not in sys.modules or "metaprior_federation.client" not in sys.modules:
+        time.sleep(0.01)
+    {worst}
+threading.Thread(target=watch, daemon=True).start()
+"""
+WORST = {
+    "raises": "import metaprior.federated.flower as flower; flower._client = lambda *words: 1 / 0",
+    "exits hard": "os._exit(3)",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", WORST)
+def test_beside_a_client_that_fails_in_every_round_the_others_learn_as_without_it(tmp_path, what):
+    port, folder, fault = free_port(), tmp_path / "run", tmp_path / "fault"
+    fault.mkdir()
+    (fault / "sitecustomize.py").write_text(FAULT.format(worst=WORST[what]))
+    setup = assemble(replace(SETTINGS, iterations=2))
+    serving = serve(folder, port, "--quorum", 1, "--ask", 2, "--deadline", 40, iterations=2)
+    with all_ended(serving, client(port, 0), client(port, 1, before=[fault])):
+        told, _ = serving.communicate(timeout=400)
+    assert serving.returncode == 0, told
+    records = runs.read_metrics(runs.open_run(folder))
+    # Whoever comes first makes the first rounds: what counts is that the one that fails is never in them, and is named.
+    assert all(len(row["replied"]) == 1 and row["tasks"] == 8 for row in records if row["stepped"]), records
+    assert len([row for row in records if row["stepped"]]) == 2
+    assert any(row["refused"] or row["missing"] for row in records), records
+    if what == "raises":
+        assert any("the client failed" in reason for row in records for reason in row["refused"].values()), records
+    alone = {"alone": answerer(setup, holders.share(setup, 0, 2))}
+    run = training.create_run(setup, tmp_path / "alone", resume=False)
+    expected = server.simulated(server.taken_up(setup, run, server.Rules())[0], alone).state.prior
+    runs.release(run)
+    _, state, _ = training.open_state(folder)
+    for ours, theirs in zip(jax.tree.leaves(state.prior), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-9)
     assert_nothing_left(port, folder)
 
 
@@ -140,7 +188,8 @@ def test_beside_a_killed_client_the_rounds_go_on(tmp_path):
         told, _ = started[0].communicate(timeout=240)
     assert started[0].returncode == 0, told
     assert all(row["stepped"] for row in rows()) and len(rows()) == 8
-    assert any(len(row["missing"]) + len(row["refused"]) or len(row["replied"]) == 1 for row in rows()[2:])
+    # Asked once more perhaps, and missing then; in the last rounds the other is alone.
+    assert all(len(row["replied"]) == 1 for row in rows()[-2:]), rows()
     assert_nothing_left(port, folder)
 
 
@@ -177,14 +226,12 @@ def _key_pair(path):
 @pytest.mark.slow
 def test_with_tls_and_keys_strangers_are_kept_out(authority, tmp_path):
     setup, port, folder = assemble(SETTINGS), free_port(), tmp_path / "run"
-    server = ["--ca", authority / "ca.crt", "--certificate", authority / "tls.crt", "--key", authority / "tls.key"]
+    tls = ["--ca", authority / "ca.crt", "--certificate", authority / "tls.crt", "--key", authority / "tls.key"]
     keys = lambda key, ca="ca.crt": (
         *["--ca", authority / ca, "--client-key", authority / key],
         *["--certificate", authority / "tls.crt", "--key", authority / "tls.key"],
     )
-    serving = serve(
-        folder, port, "--quorum", 2, "--deadline", 90, secure=(*server, "--client-keys", authority / "known")
-    )
+    serving = serve(folder, port, "--quorum", 2, "--deadline", 90, secure=(*tls, "--client-keys", authority / "known"))
     strangers = [
         client(port, 0, secure=keys("stranger"), retries=40),
         client(port, 0, secure=keys("known/anna", "other.crt"), retries=3),

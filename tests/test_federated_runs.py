@@ -5,10 +5,11 @@ import json
 import jax
 import numpy as np
 import pytest
+from PIL import Image
 
 from metaprior import checkpoints, runs, training
-from metaprior.federated import holders, server
-from metaprior.federated.requests import Request, Work, answerer, settings_in
+from metaprior.federated import flower, holders, server, tables
+from metaprior.federated.requests import Request, Work, answerer, program, settings_in
 from metaprior.federated.rounds import Reply
 from metaprior.federated.server import Abandoned, Rules
 from metaprior.meta import trainer
@@ -170,9 +171,9 @@ def points(seed, count):
 
 def test_groups_become_tasks_divided_anew_in_every_round(setup):
     groups = {"b": points(0, 7), "a": points(1, 12), "few": points(2, 6)}
-    holder = holders.grouped(setup, groups, name="clinic")
+    holder = tables.grouped(setup, groups, name="clinic")
     assert holder.left_out == ("few",) and "2 groups" in holder.describe
-    first, second = (jax.jit(holder.held)(jax.random.key(seed)) for seed in (0, 1))
+    first, second = (jax.jit(holder.draw)(jax.random.key(seed)) for seed in (0, 1))
     assert first.episodes.support.x.shape == (2, 4, 1) and first.episodes.query.y.shape == (2, 3, 1)
     assert_same(first.numbers, second.numbers)
     assert not np.array_equal(first.episodes.support.x, second.episodes.support.x)
@@ -183,13 +184,46 @@ def test_groups_become_tasks_divided_anew_in_every_round(setup):
 
 
 def test_groups_of_two_clients_have_numbers_of_their_own(setup):
-    numbers = [holders.grouped(setup, {"a": points(0, 9)}, name=name).held(jax.random.key(0)).numbers for name in "xy"]
+    numbers = [tables.grouped(setup, {"a": points(0, 9)}, name=name).draw(jax.random.key(0)).numbers for name in "xy"]
     assert int(numbers[0][0]) != int(numbers[1][0])
+
+
+def test_clients_with_as_many_tasks_share_a_compiled_program(setup, tmp_path):
+    """Five tasks for four clients: 2, 1, 1 and 1."""
+    traced, all_held = [], holders.shares(setup, 4)
+
+    def counted(key, numbers):
+        traced.append(numbers.shape)
+        return all_held[0].held(key, numbers)
+
+    compiled = program(setup, counted)
+    clients = {f"client-{i}": answerer(setup, holder, compiled=compiled) for i, holder in enumerate(all_held)}
+    federation = server.simulated(begun(setup, tmp_path / "run", Rules(quorum=4)), clients)
+    assert sorted(traced) == [(1,), (2,)]
+    assert [row["tasks"] for row in runs.read_metrics(federation.run)] == [5] * 6
+
+
+def test_clients_apart_have_alphabets_of_their_own(tmp_path):
+    """Every image that a client can draw is of its own classes, and together they have all."""
+    shades = np.arange(12)  # each class is of one shade; three alphabets of 5, 4 and 3 characters
+    names = tuple(f"{name}/character{i:02d}" for name, count in (("a", 5), ("b", 4), ("c", 3)) for i in range(count))
+    pixels = np.repeat(shades.astype(np.uint8), 3)[:, None, None, None] * np.ones((1, 28, 28, 1), np.uint8)
+    members = np.arange(36, dtype=np.int32).reshape(12, 3)
+    setup = assemble(Settings("omniglot", "gem-bml+last-layer", ways=2, queries=1, filters=2, meta_batch=6))
+    tasks = setup.tasks._replace(classes=lambda split: names, pool=lambda split: (pixels, members))
+    first, second = holders.apart(setup._replace(tasks=tasks), 2)
+    own = [{int(shade) for shade in np.unique(holder.data[1])} for holder in (first, second)]
+    assert own == [{0, 1, 2, 3, 4}, {5, 6, 7, 8, 9, 10, 11}]
+    drawn = first.draw(jax.random.key(0))
+    assert {round(float(v) * 255) for v in np.unique(drawn.episodes.query.x)} <= own[0]
+    np.testing.assert_array_equal(drawn.numbers, [0, 2, 4])
+    with pytest.raises(ValueError, match="not made of classes"):
+        holders.apart(assemble(SETTINGS), 2)
 
 
 def test_too_few_points_are_refused_with_the_number_that_is_needed(setup):
     with pytest.raises(ValueError, match="no group has the 7 points"):
-        holders.grouped(setup, {"a": points(0, 6)})
+        tables.grouped(setup, {"a": points(0, 6)})
 
 
 def test_a_share_needs_a_number_that_there_is(setup):
@@ -207,11 +241,55 @@ def test_tables_and_folders_of_tables_are_read_alike(tmp_path):
     table.write_text("patient,time,dose\n" + "\n".join(lines) + "\n")
     for name, some in rows.items():
         (folder / f"{name}.csv").write_text("time,dose\n" + "\n".join(f"{x!r},{y!r}" for x, y in some.tolist()) + "\n")
-    columns = {"x": "time", "y": "dose"}
-    for found in (holders.read_groups(table, group="patient", **columns),
-                  holders.read_groups(folder, group=None, **columns)):  # fmt: skip
+    columns = {"x": ["time"], "y": ["dose"]}
+    for found in (tables.read_groups(table, group="patient", **columns),
+                  tables.read_groups(folder, group=None, **columns)):  # fmt: skip
         assert list(found) == ["anna", "ben"]
         assert_same(found, rows)
+
+
+def test_tables_may_have_several_inputs_and_outputs(tmp_path):
+    """For tasks that have as many: here, two inputs and two outputs in the place of a sinusoid's one."""
+    setup = assemble(SETTINGS)
+    setup = setup._replace(tasks=setup.tasks._replace(inputs=2, outputs=2))
+    rows = np.random.default_rng(0).normal(size=(9, 4))
+    text = "\n".join(",".join(map(repr, row)) + ",anna" for row in rows.tolist())
+    (tmp_path / "t.csv").write_text(f"time,dose,pulse,heat,who\n{text}\n")
+    groups = tables.read_groups(tmp_path / "t.csv", group="who", x=["dose", "time"], y=["heat", "pulse"])
+    np.testing.assert_array_equal(groups["anna"], rows[:, [1, 0, 3, 2]])
+    support = tables.grouped(setup, groups).draw(jax.random.key(0)).episodes.support
+    assert support.x.shape == support.y.shape == (1, 4, 2)
+    drawn = np.concatenate([support.x[0], support.y[0]], axis=1)
+    assert {tuple(row) for row in drawn.tolist()} <= {tuple(row) for row in groups["anna"].tolist()}
+    with pytest.raises(ValueError, match="have 1 inputs and 1 outputs, and these rows 4 numbers"):
+        tables.grouped(assemble(SETTINGS), groups)
+
+
+def test_a_folder_of_pictures_is_a_clients_tasks(tmp_path):
+    for shade in range(4):
+        (tmp_path / f"class-{shade}").mkdir()
+        for number in range(1 if shade == 3 else 3):
+            Image.new("RGB", (84, 84), (60 * shade,) * 3).save(tmp_path / f"class-{shade}" / f"{number}.png")
+    setup = assemble(Settings("images", "gem-bml+last-layer", ways=2, shots=1, queries=2, filters=2, meta_batch=4))
+    holder = holders.own_images(setup, tmp_path, tasks=3, name="anna")
+    assert holder.left_out == ("class-3",) and "3 tasks a round of 3 classes" in holder.describe
+    held = holder.draw(jax.random.key(0))
+    assert held.episodes.support.x.shape == (3, 2, 84, 84, 3) and held.episodes.query.x.shape == (3, 4, 84, 84, 3)
+    other = holders.own_images(setup, tmp_path, name="ben")
+    assert other.draw(jax.random.key(0)).numbers.size == 4
+    assert not set(other.data[0].tolist()) & set(holder.data[0].tolist())
+    with pytest.raises(ValueError, match="3 classes with 3 pictures or more, and a task needs 4"):
+        holders.own_images(
+            assemble(Settings("images", "gem-bml+last-layer", ways=4, shots=1, queries=2, filters=2)), tmp_path
+        )
+    with pytest.raises(ValueError, match="not made of images"):
+        holders.own_images(assemble(SETTINGS), tmp_path)
+
+
+def test_a_node_names_its_columns_one_by_one(setup, tmp_path):
+    (tmp_path / "t.csv").write_text("who,t,v\n" + "anna,1,2\n" * 7)
+    config = {"table": str(tmp_path / "t.csv"), "group-column": "who", "x-column-0": "t", "y-column-0": "v"}
+    assert "1 groups" in flower.holder_of(setup, config).describe
 
 
 @pytest.mark.parametrize(
@@ -222,4 +300,4 @@ def test_tables_and_folders_of_tables_are_read_alike(tmp_path):
 def test_what_is_wrong_with_a_table_is_said(tmp_path, text, group, words):
     (tmp_path / "t.csv").write_text(text)
     with pytest.raises(ValueError, match=words):
-        holders.read_groups(tmp_path / "t.csv", group=group, x="x", y="y")
+        tables.read_groups(tmp_path / "t.csv", group=group, x=["x"], y=["y"])

@@ -12,7 +12,10 @@ README = Path(__file__).parents[1] / "README.md"
 
 @pytest.mark.parametrize("page", tables.PAGES)
 def test_tables_are_those_of_the_results(page):
-    text = (README.parent / page).read_text()
+    path = README.parent / page
+    if not path.exists():
+        pytest.skip("docs/ comes with the repository, not with the source distribution")
+    text = path.read_text()
     assert tables.filled(text, page=page) == text, "run: python -m experiments.tables"
 
 

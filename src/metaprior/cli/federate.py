@@ -1,21 +1,21 @@
 """`metaprior federate`: learn one prior from tasks that stay where they are, simulated or with real processes."""
 
-import dataclasses
 import signal
 import subprocess
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from metaprior import checkpoints, runs
 from metaprior.cli import console
 from metaprior.cli.arguments import parse
+from metaprior.cli.federate_flags import ROUNDS, Client, Serve, Simulate
 from metaprior.cli.train import Choices, default_folder, opened
-from metaprior.federated import flower, holders, launch, server
-from metaprior.federated.requests import Work, answerer
+from metaprior.federated import flower, holders, launch, server, tables
+from metaprior.federated.attendance import attended
+from metaprior.federated.privacy import rehearsed_normal
+from metaprior.federated.requests import answerer, program
 from metaprior.federated.rounds import Record
-from metaprior.federated.server import Rules
 from metaprior.names import require_known
 from metaprior.settings import Settings, assemble, from_dict
 
@@ -32,104 +32,7 @@ examples:
 
 All but simulate need pip install 'metaprior[federated]'. metaprior federate server --help has all flags."""
 
-ROUNDS = 200
 LOGS = "logs"
-
-
-@dataclass(frozen=True)
-class Rounds:
-    """Of rounds: shared by simulate and server. --iterations is the number of steps that the server makes."""
-
-    settings: Choices = dataclasses.field(default_factory=lambda: Choices(iterations=ROUNDS))
-    out: Path | None = None
-    """Folder of the run: new or empty, unless resuming."""
-    resume: bool = False
-    """Go on with the run in --out, with its settings; only --iterations may be given anew, and raised."""
-    quorum: int = 1
-    """Sound replies that a step needs; with fewer the prior stays as it is."""
-    ask: int | None = None
-    """Clients that a round asks, drawn by the seed; all if not given."""
-    patience: int = 3
-    """Rounds in a row without a step, after which the run ends."""
-    local_steps: int = 1
-    """Meta-steps that a client makes by itself before it replies: more save rounds."""
-    local_rate: float = 1e-3
-    """Of these steps."""
-    quiet: bool = False
-    """Show notes and errors only."""
-
-    def rules(self, **more: Any) -> Rules:
-        """As the library has them."""
-        work = Work(self.local_steps, self.local_rate)
-        return Rules(self.quorum, self.ask, patience=self.patience, work=work, **more)
-
-
-@dataclass(frozen=True)
-class Simulate(Rounds):
-    """The flags of `metaprior federate simulate`."""
-
-    clients: int = 4
-    """How many clients share the tasks of a meta-batch."""
-    checkpoint_every: int = 50
-    """Rounds between checkpoints."""
-
-
-@dataclass(frozen=True)
-class Serve(Rounds):
-    """The flags of `metaprior federate server`."""
-
-    host: str = "127.0.0.1"
-    """Where to listen."""
-    port: int = 8000
-    """Where to listen."""
-    deadline: float = 600.0
-    """Seconds that a round waits for enough clients, and then for their replies."""
-    insecure: bool = False
-    """Without TLS and keys: for trying it out on one machine."""
-    ca: Path | None = None
-    """Certificate of the authority that vouches for the server."""
-    certificate: Path | None = None
-    """Of the server."""
-    key: Path | None = None
-    """Private key of the certificate."""
-    client_keys: Path | None = None
-    """Folder of the public keys, *.pub, of the clients that may take part."""
-
-
-@dataclass(frozen=True)
-class Client:
-    """The flags of `metaprior federate client`."""
-
-    server: str = "127.0.0.1:8000"
-    """HOST:PORT of the server."""
-    table: Path | None = None
-    """CSV file with a column of groups, each of which is a task; or a folder of CSV files, one for each task."""
-    group_column: str | None = None
-    """Of the table: which names the group of a row."""
-    x_column: str = "x"
-    """Of the table: the input."""
-    y_column: str = "y"
-    """Of the table: the output."""
-    client: int | None = None
-    """Without a table: which client of a built-in task set this is, from 0."""
-    clients: int | None = None
-    """Without a table: how many there are."""
-    name: str = ""
-    """Of this client, so that its groups are not taken for those of another. It is not sent."""
-    data_dir: Path | None = None
-    """Where images are, if not where METAPRIOR_DATA says."""
-    retries: int | None = None
-    """How often to try again when the server does not answer; for ever if not given."""
-    insecure: bool = False
-    """Without TLS and keys: for trying it out on one machine."""
-    ca: Path | None = None
-    """Certificate of the authority that vouches for the server."""
-    client_key: Path | None = None
-    """Private key that the server knows this client by."""
-    certificate: Path | None = None
-    """For this client's own local processes: of localhost, vouched for by the same authority."""
-    key: Path | None = None
-    """Private key of that certificate."""
 
 
 def run(argv: list[str]) -> int:
@@ -144,11 +47,16 @@ def run(argv: list[str]) -> int:
 def _simulate(argv: list[str]) -> int:
     asked, folder = _rounds(Simulate, argv, "simulate")
     setup = assemble(asked.settings.checked())
+    held = (holders.apart if asked.apart else holders.shares)(setup, asked.clients)
+    compiled = program(setup, held[0].held)
     clients = {
-        f"client-{number:04d}": answerer(setup, holders.share(setup, number, asked.clients))
-        for number in range(asked.clients)
+        f"client-{number:04d}": answerer(
+            setup, holder, compiled=compiled, normal=rehearsed_normal(setup.settings.seed, number)
+        )
+        for number, holder in enumerate(held)
     }
     rules = asked.rules()
+    rules = rules._replace(privacy=rules.privacy and rules.privacy._replace(secret=False))
     server.require_sound(rules)
     with opened(setup, folder, resume=asked.resume) as folder_run:
         federation, notes = server.taken_up(setup, folder_run, rules, checkpoint_every=asked.checkpoint_every)
@@ -205,7 +113,7 @@ def _follow(folder: Path, stream: subprocess.Popen, link: subprocess.Popen, *, q
         ended = stream.poll() is not None or link.poll() is not None
         rows = runs.read_metrics(open_run)
         for row in rows[shown:]:
-            report(Record(**{name: row[name] for name in Record._fields}))
+            report(Record(**{name: row[name] for name in Record._fields if name in row}))
         shown = len(rows)
         if ended:
             return
@@ -214,31 +122,40 @@ def _follow(folder: Path, stream: subprocess.Popen, link: subprocess.Popen, *, q
 
 def _client(argv: list[str]) -> int:
     asked = parse(Client, argv, prog="metaprior federate client", help=HELP)
-    host = asked.server.rpartition(":")[0]
-    if not host:
+    host, _, port = asked.server.rpartition(":")
+    if not host or not port.isdecimal():
         raise ValueError(f"--server is HOST:PORT, got {asked.server!r}")
     security = launch.Security(asked.insecure, asked.ca, asked.certificate, asked.key, asked.client_key)
     needed = {"--ca": asked.ca, "--client-key": asked.client_key}
     launch.require_safe(host, security, {**needed, "--certificate": asked.certificate, "--key": asked.key})
     signal.signal(signal.SIGTERM, _as_interrupt)
     with launch.home() as environment:
-        command = launch.supernode(asked.server, _node(asked), security, retries=asked.retries)
-        with launch.started(command, environment, None) as process:
-            return process.wait()
+        node = _node(asked)
+        command = lambda: launch.supernode(asked.server, node, security, retries=asked.retries)
+        start = lambda: launch.started(command(), environment, None)
+        return attended(start, host, int(port), retries=asked.retries, tell=console.note)
 
 
 def _node(asked: Client) -> dict[str, Any]:
     """The client's configuration, if its tasks can be found: what is wrong with a table is said here, before any round."""
     if asked.table is not None:
         columns = {"x": asked.x_column, "y": asked.y_column}
-        groups = holders.read_groups(asked.table, group=asked.group_column, **columns)
+        groups = tables.read_groups(asked.table, group=asked.group_column, **columns)
         console.note(f"{len(groups)} tasks in {asked.table}")
         given = {"table": asked.table.resolve(), "group-column": asked.group_column, "name": asked.name}
-        given |= {"x-column": asked.x_column, "y-column": asked.y_column}
+        for axis, names in columns.items():
+            given |= {f"{axis}-column-{i}": name for i, name in enumerate(names)}
+    elif asked.images is not None:
+        if not asked.images.is_dir():
+            raise ValueError(f"--images: there is no folder {asked.images}")
+        given = {"images": asked.images.resolve(), "tasks": asked.tasks, "name": asked.name}
     elif asked.client is not None and asked.clients is not None:
         given = {"client": asked.client, "clients": asked.clients, "data-dir": asked.data_dir}
     else:
-        raise ValueError("a client needs tasks: --table FILE --group-column NAME, or --client NUMBER --clients NUMBER")
+        raise ValueError(
+            "a client needs tasks: --table FILE --group-column NAME, --images FOLDER, or --client NUMBER --clients NUMBER"
+        )
+    given |= {"least-noise": asked.least_noise or None}
     return {name: value for name, value in given.items() if value is not None and value != ""}
 
 

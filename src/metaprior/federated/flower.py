@@ -16,7 +16,8 @@ import numpy as np
 
 from metaprior import runs
 from metaprior.checkpoints import write_atomically
-from metaprior.federated import holders, server
+from metaprior.federated import holders, server, tables
+from metaprior.federated.privacy import Privacy
 from metaprior.federated.requests import Request, Work, answerer, settings_in
 from metaprior.federated.rounds import Record, Reply
 from metaprior.federated.server import Federation, Rules
@@ -163,15 +164,18 @@ def server_app() -> Any:
 
 def save_rules(folder: Path, rules: Rules) -> None:
     """Beside the settings, for the process that Flower starts."""
-    values = {name: value for name, value in rules._asdict().items() if name not in ("work", "limits")}
-    text = json.dumps({**values, "work": rules.work._asdict()}, indent=2) + "\n"
+    values = {name: value for name, value in rules._asdict().items() if name not in ("work", "limits", "privacy")}
+    protected = None if rules.privacy is None else rules.privacy._asdict()
+    text = json.dumps({**values, "work": rules.work._asdict(), "privacy": protected}, indent=2) + "\n"
     write_atomically(folder / RULES, text.encode())
 
 
 def read_rules(folder: Path) -> Rules:
     """The rules that `save_rules` wrote."""
     values = json.loads((folder / RULES).read_text())
-    return Rules(**{**values, "work": Work(**values["work"])})
+    protected = values.get("privacy")
+    privacy = None if protected is None else Privacy(**protected)
+    return Rules(**{**values, "work": Work(**values["work"]), "privacy": privacy})
 
 
 def in_words(record: Record) -> str:
@@ -184,6 +188,8 @@ def in_words(record: Record) -> str:
     refused = ", ".join(f"{name} ({reason})" for name, reason in record.refused.items())
     words += [f"refused: {refused}"] if refused else []
     words += [f"missing: {', '.join(record.missing)}"] if record.missing else []
+    spent = ", ".join(f"{value:.3g} ({who})" for who, value in record.epsilon.items())
+    words += [f"ε {spent}"] if spent else []
     return "; ".join([*words, *([] if record.stepped else ["the prior stays as it is"])])
 
 
@@ -219,19 +225,26 @@ def _client(settings: str, node: str) -> Callable[[Request], dict[str, np.ndarra
     config = json.loads(node)
     words = json.dumps({"settings": json.loads(settings)})
     setup = assemble(settings_in(Request(0, {}, words), config.get("data-dir") or None))
-    return answerer(setup, holder_of(setup, config))
+    return answerer(setup, holder_of(setup, config), least_noise=float(config.get("least-noise", 0.0)))
+
+
+def _columns(config: Mapping[str, Any], axis: str) -> list[str]:
+    """Names of columns, with an entry of the configuration for each, from `x-column-0` on."""
+    return [str(config[name]) for i in range(len(config)) if (name := f"{axis}-column-{i}") in config] or [axis]
 
 
 def holder_of(setup: Any, config: Mapping[str, Any]) -> holders.Holder:
-    """The tasks that a node's configuration names: a `table`, a folder or a file; or number `client` of `clients`."""
+    """The tasks that a node's configuration names: a `table`, a folder or a file; `images`; or number `client` of `clients`."""
     if table := config.get("table"):
         columns = {
             "group": config.get("group-column"),
-            "x": config.get("x-column", "x"),
-            "y": config.get("y-column", "y"),
+            "x": _columns(config, "x"),
+            "y": _columns(config, "y"),
         }
-        groups = holders.read_groups(Path(str(table)), **columns)
-        return holders.grouped(setup, groups, name=str(config.get("name", "")))
+        groups = tables.read_groups(Path(str(table)), **columns)
+        return tables.grouped(setup, groups, name=str(config.get("name", "")))
+    if images := config.get("images"):
+        return holders.own_images(setup, Path(str(images)), tasks=config.get("tasks"), name=str(config.get("name", "")))
     with contextlib.suppress(KeyError):
         return holders.share(setup, int(config["client"]), int(config["clients"]))
-    raise ValueError("this client has no tasks: give it a table, or its number and the number of clients")
+    raise ValueError("this client has no tasks: give it a table, images, or its number and the number of clients")

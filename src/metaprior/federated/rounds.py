@@ -33,6 +33,9 @@ class Record(NamedTuple):
     missing: tuple[str, ...]
     tasks: int  # that counted
     stepped: bool  # whether the prior was changed
+    epsilon: Mapping[
+        str, float
+    ] = {}  # spent so far, where replies are protected: towards the server, and towards others
 
 
 def sampled(key: Key, clients: Iterable[str], count: int) -> list[str]:

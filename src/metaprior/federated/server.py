@@ -4,12 +4,15 @@ A round that comes to nothing is recorded like any other, and the next one asks 
 travel is not known here.
 """
 
+import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 
 from metaprior import checkpoints, runs
+from metaprior.federated import accountant, privacy
+from metaprior.federated.privacy import Privacy
 from metaprior.federated.replies import USUAL, Limits
 from metaprior.federated.requests import ONCE, Request, Work, request
 from metaprior.federated.rounds import Record, Reply, sampled, server_round
@@ -29,6 +32,7 @@ class Rules(NamedTuple):
     patience: int = 3  # rounds in a row without a step, after which the run ends
     work: Work = ONCE
     limits: Limits = USUAL
+    privacy: Privacy | None = None  # how replies are protected, if they are
 
     @property
     def wanted(self) -> int:
@@ -61,6 +65,8 @@ class Abandoned(OSError):
 def taken_up(setup: Setup, run: runs.Run, rules: Rules, *, checkpoint_every: int = 1) -> tuple[Federation, list[str]]:
     """The federation as the newest whole checkpoint of its run left it, with a note for each damaged one."""
     require_sound(rules)
+    if rules.privacy is not None:
+        accountant.library("dp_accounting.rdp")  # before any round, if it is missing
     if setup.learner.update is not None:
         setup = setup._replace(learner=setup.learner._replace(update=jax.jit(setup.learner.update)))
     state, notes = restored_state(setup, run)
@@ -71,18 +77,31 @@ def taken_up(setup: Setup, run: runs.Run, rules: Rules, *, checkpoint_every: int
 
 
 def ask(federation: Federation, clients: Iterable[str]) -> tuple[list[str], Request]:
-    """Whom the next round asks among those who are there, and what. Follows from the seed, the round and who is there."""
+    """Whom the next round asks among those who are there, and what. Follows from the seed, the round and who is there.
+
+    Where replies are protected it is drawn anew, and written down before anybody is asked.
+    """
     state, number, rules = federation.state, federation.number, federation.rules
-    key = jax.random.fold_in(jax.random.fold_in(state.key, SAMPLING), number)
     present = sorted(set(clients))
-    asked = sampled(key, present, rules.clients or len(present))
-    return asked, request(federation.setup, state, number, rules.work)
+    count = min(rules.clients or len(present), len(present))
+    if rules.privacy is not None and rules.privacy.secret:
+        asked = sorted(secrets.SystemRandom().sample(present, count))  # clients know the seed
+    else:
+        key = jax.random.fold_in(jax.random.fold_in(state.key, SAMPLING), number)
+        asked = sampled(key, present, count)
+    if rules.privacy is not None:
+        accountant.enter(federation.run.folder, accountant.Asked(tuple(asked), len(present)))
+    return asked, request(federation.setup, state, number, rules.work, rules.privacy)
 
 
 def hear(federation: Federation, asked: Sequence[str], replies: Iterable[Reply]) -> tuple[Federation, Record]:
     """End a round with the replies that came in time: step or stay, record, save."""
     setup, _, rules, state, number, *_ = federation
-    state, record = server_round(setup.learner, state, number, asked, replies, quorum=rules.quorum, limits=rules.limits)
+    limits = privacy.limits(rules.limits, rules.privacy, sum(leaf.size for leaf in jax.tree.leaves(state.prior)))
+    state, record = server_round(setup.learner, state, number, asked, replies, quorum=rules.quorum, limits=limits)
+    if rules.privacy is not None:
+        spent = accountant.spent(rules.privacy, accountant.read(federation.run.folder), rules.quorum)
+        record = record._replace(epsilon=spent._asdict())
     row = {"iteration": int(state.iteration), **record._asdict()}
     idle = 0 if record.stepped else federation.idle + 1
     federation = federation._replace(state=state, number=number + 1, idle=idle, rows=(*federation.rows, row))
@@ -113,6 +132,8 @@ def require_sound(rules: Rules) -> None:
     for name, value in {**rules._asdict(), "steps": rules.work.steps, "rate": rules.work.rate}.items():
         if isinstance(value, int | float) and value <= 0:
             raise ValueError(f"{name} of rounds must be positive, got {value}")
+    if rules.privacy is not None:
+        privacy.require_sound(rules.privacy)
     if rules.clients is not None and rules.clients < rules.quorum:
         raise ValueError(f"{rules.clients} clients a round can never be a quorum of {rules.quorum}: ask more of them")
 

@@ -33,6 +33,9 @@ class Tasks(NamedTuple):
     # split ("train", "validation", "test") -> the arrays that draws pick from. They are arguments of compiled programs, never
     # constants inside them, and read from disk when they are first asked for.
     pool: Callable[[str], tuple] = lambda split: ()
+    classes: Callable[[str], tuple[str, ...]] = (
+        lambda split: ()
+    )  # split -> their names, where tasks are made of classes
     train_ways: int | None = None  # classes of a task to learn from, where they are not as many as `outputs`
 
     @property

@@ -108,6 +108,7 @@ def image_tasks(
         queries=queries,
         shape=shape,
         pool=pool,
+        classes=lambda split: getattr(image_set(), split).classes,
     )
 
 
