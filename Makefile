@@ -1,6 +1,6 @@
 # What can be done here: `make help`. All that is made lies in .venv and .cache; nothing outside this folder is touched.
 
-DEMO   ?= demo#  what `make run` starts: metaprior $(DEMO)
+RUN    ?= quickstart# what `make run` starts: metaprior $(RUN)
 EXTRAS ?= dev#   extras to install: make setup EXTRAS=dev,rl
 JOBS   ?= 2#     test processes
 ARGS   ?=#       passed on to pytest: make test ARGS="tests/test_families.py -x"
@@ -44,7 +44,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@echo "$(READY)" > $@
 
 run: setup  ## start the demonstration
-	$(VENV)/bin/metaprior $(DEMO)
+	$(VENV)/bin/metaprior $(RUN)
 
 test: setup  ## run the tests that take seconds
 	$(PY) -m pytest -q -n $(JOBS) --dist loadfile -m "not slow and not device" --durations=40 --durations-min=5 $(ARGS)

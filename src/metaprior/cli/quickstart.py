@@ -1,4 +1,4 @@
-"""`metaprior demo`: train, evaluate, draw. What `make run` shows."""
+"""`metaprior quickstart`: train, evaluate, draw. What `make run` shows."""
 
 import dataclasses
 import json
@@ -24,34 +24,34 @@ from metaprior.settings import Settings, assemble
 HELP = """Learn a prior over sinusoids, judge it on unseen ones, and draw what it thinks of three of them.
 
 examples:
-  metaprior demo
-  metaprior demo --iterations 2000 --out runs/short-demo"""
+  metaprior quickstart
+  metaprior quickstart --iterations 2000 --out runs/short"""
 
-DEMO_ITERATIONS = 8_000
-SETTINGS = Settings(tasks="sinusoid", method="gem-bml+", iterations=DEMO_ITERATIONS)
+ITERATIONS = 8_000
+SETTINGS = Settings(tasks="sinusoid", method="gem-bml+", iterations=ITERATIONS)
 CHUNK = 200  # so that the bar moves
 EVALUATION_TASKS = 600
 SHOWN = (0, 1, 10)  # steps
 NUM_TASKS = 3  # in the figure
-MARK, FIGURE = "demo.json", "demo.png"
-# All that a demo leaves behind: a folder that holds anything else is not replaced.
+MARK, FIGURE = "quickstart.json", "quickstart.png"
+# All that a quickstart leaves behind: a folder that holds anything else is not replaced.
 RUN_FILES = {"settings.json", "versions.json", "metrics.jsonl", "checkpoints", "run.lock"}
-DEMO_FILES = {MARK, FIGURE, evaluate.FILE, training.CALIBRATION_FILE}
+OWN_FILES = {MARK, FIGURE, evaluate.FILE, training.CALIBRATION_FILE}
 
 
 @dataclass(frozen=True)
-class Demo:
-    """The flags of `metaprior demo`."""
+class Quickstart:
+    """The flags of `metaprior quickstart`."""
 
-    out: Path = Path("runs/demo")
-    """Folder of the run; that of an earlier demo is replaced."""
-    iterations: int = DEMO_ITERATIONS
+    out: Path = Path("runs/quickstart")
+    """Folder of the run; that of an earlier quickstart is replaced."""
+    iterations: int = ITERATIONS
     """Meta-iterations."""
 
 
 def run(argv: list[str]) -> int:
     """The command."""
-    asked = parse(Demo, argv, prog="metaprior demo", help=HELP)
+    asked = parse(Quickstart, argv, prog="metaprior quickstart", help=HELP)
     setup = assemble(dataclasses.replace(SETTINGS, iterations=asked.iterations))
     clear(asked.out)
     print(f"learning from {setup.tasks.name} tasks: {setup.tasks.describe}")
@@ -70,21 +70,23 @@ def run(argv: list[str]) -> int:
 
 
 def clear(folder: Path) -> None:
-    """Make room for a new demo: delete what an earlier one left, and only that."""
+    """Make room for a new quickstart: delete what an earlier one left, and only that."""
     found = set(os.listdir(folder)) if folder.is_dir() else set()
     if not found - {"run.lock"}:
         return
     if MARK not in found:
-        raise runs.RunError(f"{folder} is not empty and holds no earlier demo: choose another --out")
+        raise runs.RunError(f"{folder} is not empty and holds no earlier quickstart: choose another --out")
     if strangers := sorted(
-        name for name in found - RUN_FILES - DEMO_FILES if not name.startswith(checkpoints.TEMPORARY)
+        name for name in found - RUN_FILES - OWN_FILES if not name.startswith(checkpoints.TEMPORARY)
     ):
-        raise runs.RunError(f"{folder} holds {strangers[0]}, which no demo made: move it, or choose another --out")
+        raise runs.RunError(
+            f"{folder} holds {strangers[0]}, which no quickstart made: move it, or choose another --out"
+        )
     if "settings.json" in found:
-        # Resumed for its lock: nothing is deleted under a demo that is still training.
+        # Resumed for its lock: nothing is deleted under a quickstart that is still training.
         runs.release(runs.create(folder, runs.open_run(folder).settings, resume=True))
     shutil.rmtree(folder / "checkpoints", ignore_errors=True)
-    for name in found & (RUN_FILES | DEMO_FILES) - {"checkpoints", "run.lock", MARK}:
+    for name in found & (RUN_FILES | OWN_FILES) - {"checkpoints", "run.lock", MARK}:
         (folder / name).unlink()
     (folder / MARK).unlink()  # last: a deletion that was cut short can be taken up again
 
@@ -101,4 +103,4 @@ def figure(prior: learned.Learned, metrics: Sequence[Mapping[str, Any]]) -> Figu
         rows.append([figures.panel(x, predict(steps), support, truth=truth) for steps in SHOWN])
     history = figures.History(*(np.asarray([row[name] for row in metrics], float) for name in figures.History._fields))
     title = f"{prior.trained.setup.settings.method}: a learned prior meets unseen sinusoids"
-    return figures.demo_figure(rows, steps=SHOWN, title=title, history=history)
+    return figures.quickstart_figure(rows, steps=SHOWN, title=title, history=history)
