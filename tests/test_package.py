@@ -46,7 +46,8 @@ ORDER = [
     "types", "names", "scalars", "trees", "metrics", "likelihoods", "families", "last_layer", "data", "tasks", "models",
     "heads", "inference", "matrix", "rules", "methods", "optimizers", "cells", "meta", "parallel", "layers", "processes", "rl",
     "predict", "classes", "recipes", "settings", "programs", "evaluation", "codec", "checkpoints", "runs", "interrupts",
-    "training", "estimates", "plans", "federated", "labelled", "policies", "learned", "figures", "benchmarks", "cli", "__main__",
+    "training", "estimates", "plans", "federated", "labelled", "policies", "learned", "figures", "page",
+    "benchmarks", "cli", "__main__",
 ]  # fmt: skip
 
 

@@ -16,6 +16,7 @@ from rich.table import Table
 
 from metaprior.cli import console
 from metaprior.cli.arguments import parse
+from metaprior.cli.bench_page import page
 from metaprior.cli.bench_scaling import scaling
 from metaprior.names import require_known
 
@@ -29,6 +30,7 @@ what:
   images     milliseconds of a meta-iteration on images beside the passes it cannot do without; MAML beside torch.func
   rl         environment steps a second of rollouts and of whole meta-iterations
   scaling    seconds of a meta-step of several processes on one host, with as many times the tasks
+  page       milliseconds until the page of metaprior demo answers, step by step
 
 examples:
   metaprior bench memory
@@ -36,6 +38,7 @@ examples:
   metaprior bench images
   metaprior bench rl
   metaprior bench scaling
+  metaprior bench page
 
 options:
   -h, --help   this text; of a measurement: metaprior bench sinusoid --help
@@ -180,7 +183,9 @@ def run(argv: list[str]) -> int:
     if not argv or argv[0] in ("-h", "--help"):
         print(HELP, end="")
         return 0
-    measurements = {"memory": memory, "sinusoid": sinusoid, "images": images, "rl": rl, "scaling": scaling}
+    measurements = {
+        "memory": memory, "sinusoid": sinusoid, "images": images, "rl": rl, "scaling": scaling, "page": page,
+    }  # fmt: skip
     require_known("measurement", argv[0], measurements)
     return measurements[argv[0]](argv[1:])
 
