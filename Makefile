@@ -19,7 +19,7 @@ $(shell rm -f $(STAMP))
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-all check format clean
+.PHONY: help setup run test test-all check docs format clean
 
 help:  ## list what can be done
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-18s %s\n", $$1, $$2 }'
@@ -56,6 +56,11 @@ check: setup  ## check lint, formatting and types
 	$(PY) -m ruff check
 	$(PY) -m ruff format --check
 	$(PY) -m pyright
+
+docs: setup  ## build the documentation into .cache/site; any warning, broken link or undocumented name fails
+	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[$(EXTRAS),docs]"
+	$(PY) -m pytest -q tests/test_docs.py
+	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict
 
 format: setup  ## format the code and mend what ruff can mend
 	$(PY) -m ruff check --fix

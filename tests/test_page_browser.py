@@ -77,12 +77,8 @@ def keep(page, name):
 
 
 def settled(page):
-    """Until no answer has come for a while."""
-    answered = lambda: page.get_attribute("#charts", "data-answered")
-    before = None
-    while (now := answered()) != before:
-        before = now
-        page.wait_for_timeout(300)
+    """Until every question has been answered."""
+    page.wait_for_selector("body[data-asking='0']")
 
 
 def click_at(page, method, x, y):
@@ -137,12 +133,12 @@ def test_points_are_dragged_and_updates_stepped_through(server, chromium):
         page.mouse.up()
         settled(page)
         dragged = mean()
+        page.fill("#steps", "1")
+        settled(page)
+        one = mean()
         page.click("#step-back")
         settled(page)
-        assert len({before, dragged, mean()}) == 3 and page.inner_text("#steps-value") == "9"
-        page.fill("#steps", "0")
-        settled(page)
-        assert page.inner_text("#steps-value") == "0"
+        assert len({before, dragged, one, mean()}) == 4 and page.inner_text("#steps-value") == "0"
         page.locator(".chart[data-method='maml'] .point").first.dblclick(force=True)
         assert page.locator(".point").count() == 0
 
@@ -168,7 +164,7 @@ def test_the_keyboard_is_enough(server, chromium):
             for key in keys * 5:
                 page.keyboard.press(f"Shift+{key}")
             page.keyboard.press("Space")
-        page.wait_for_selector("#verdict.sure, #verdict.unsure")
+        settled(page)
         assert "A" in page.inner_text("#verdict")
 
 
@@ -223,8 +219,7 @@ def test_shapes_are_drawn_and_recognised(server, chromium):
                 "Another one",
                 between([[(0.48 + 0.85 * (x - 0.5), 0.52 + 0.9 * (y - 0.5)) for x, y in s] for s in shape]),
             )
-            page.wait_for_selector("#verdict.sure, #verdict.unsure")
-            page.wait_for_timeout(400)
+            settled(page)
             keep(page, f"draw-{name}")
             assert re.search(rf"(This is|Perhaps) {name}", page.inner_text("#verdict")), name
 
@@ -242,8 +237,7 @@ def test_real_characters_are_drawn_again_and_recognised(server, chromium):
             for name, character in zip("ABC", drawn[first : first + 3], strict=True):
                 page.click(".pad[data-name='Another one'] .clear")
                 draw(page, "Another one", traced.strokes(character[7]))
-                page.wait_for_selector("#verdict.sure, #verdict.unsure")
-                page.wait_for_timeout(400)
+                settled(page)
                 right.append(bool(re.search(rf"(This is|Perhaps) {name}", page.inner_text("#verdict"))))
         keep(page, "draw-omniglot")
     assert sum(right) >= 8, right

@@ -2,6 +2,7 @@
 
 import json
 import shlex
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -108,6 +109,8 @@ class Memory:
     """Which tasks the meta-batch is drawn from."""
     json: bool = False
     """Print one JSON object on stdout: method -> steps -> bytes."""
+    out: Annotated[Path | None, tyro.conf.arg(help_behavior_hint="(default: none)")] = None
+    """Results file to write."""
 
 
 @dataclass(frozen=True)
@@ -197,8 +200,12 @@ def memory(argv: list[str]) -> int:
     asked = parse(Memory, argv, prog="metaprior bench memory", help=MEMORY_HELP)
     if not asked.steps or not asked.methods:
         raise ValueError("--steps and --methods need at least one value each")
+    began = time.perf_counter()
     with console.waiting("compiling"):
         found = benchmarks.memory(asked.methods, asked.steps, tasks=asked.tasks)
+    if asked.out is not None:
+        command = shlex.join(["metaprior", "bench", "memory", *argv])
+        write(asked.out, benchmarks.memory_record(found, asked.tasks, command, time.perf_counter() - began))
     if asked.json:
         print(json.dumps(found))
     else:

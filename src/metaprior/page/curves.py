@@ -80,7 +80,7 @@ def opened() -> Curves:
 def plain(value: Array) -> Any:
     """For JSON, which has no infinities: a method that ran away has None there."""
     rounded = np.asarray(value, float).round(5)
-    held = rounded.astype(object)
+    held = np.array(rounded, object)
     held[~np.isfinite(rounded)] = None
     return held.tolist()
 

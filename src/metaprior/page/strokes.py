@@ -39,11 +39,11 @@ def fitted(strokes: Sequence[Stroke]) -> list[Float[np.ndarray, "N 2"]]:
 
 def ink(strokes: Sequence[Float[np.ndarray, "N 2"]]) -> Bool[np.ndarray, "105 105"]:
     """Where there is ink."""
-    sheet = Image.new("1", (SIDE, SIDE))
+    sheet = Image.new("L", (SIDE, SIDE))  # not "1", of which NumPy makes truths that are 255
     pen = ImageDraw.Draw(sheet)
     for stroke in strokes:
         points = [(float(x), float(y)) for x, y in stroke]
         pen.line(points, fill=1, width=PEN, joint="curve")
         for x, y in (points[0], points[-1]):  # a line ends at its last point, a pen does not
             pen.ellipse((x - PEN / 2 + 0.5, y - PEN / 2 + 0.5, x + PEN / 2 - 0.5, y + PEN / 2 - 0.5), fill=1)
-    return np.array(sheet, bool)
+    return np.asarray(sheet) > 0

@@ -9,6 +9,8 @@ export const toX = (x) => LEFT + ((x - X[0]) / (X[1] - X[0])) * (WIDTH - LEFT - 
 export const toY = (y) => TOP + ((Y[1] - y) / (Y[1] - Y[0])) * (HEIGHT - TOP - BOTTOM);
 export const clamp = (value, [low, high]) => Math.min(high, Math.max(low, value));
 
+const signed = (value) => String(value).replace("-", "−");
+
 export function element(name, attributes = {}, parent = null) {
   const made = document.createElementNS(NAMESPACE, name);
   for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
@@ -36,11 +38,11 @@ export function makeChart(method, summary) {
     "aria-label": `Chart of ${method}: arrow keys move a cross, Enter adds a point there` });
   for (let x = X[0]; x <= X[1]; x += 2.5) {
     element("line", { class: "grid", x1: toX(x), x2: toX(x), y1: TOP, y2: HEIGHT - BOTTOM }, svg);
-    element("text", { class: "axis", x: toX(x), y: HEIGHT - 6, "text-anchor": "middle" }, svg).textContent = x;
+    element("text", { class: "axis", x: toX(x), y: HEIGHT - 6, "text-anchor": "middle" }, svg).textContent = signed(x);
   }
   for (let y = Y[0]; y <= Y[1]; y += 3) {
     element("line", { class: "grid", x1: LEFT, x2: WIDTH - RIGHT, y1: toY(y), y2: toY(y) }, svg);
-    element("text", { class: "axis", x: LEFT - 6, y: toY(y) + 4, "text-anchor": "end" }, svg).textContent = y;
+    element("text", { class: "axis", x: LEFT - 6, y: toY(y) + 4, "text-anchor": "end" }, svg).textContent = signed(y);
   }
   const clip = element("clipPath", { id: `clip-${method.replace(/\W/g, "-")}` }, svg);
   element("rect", { x: LEFT, y: TOP, width: WIDTH - LEFT - RIGHT, height: HEIGHT - TOP - BOTTOM }, clip);

@@ -98,7 +98,8 @@ export function startCurve(known) {
   function anotherCurve() {
     const ranges = known.curves[get("tasks").value].ranges;
     const between = ([low, high]) => low + Math.random() * (high - low);
-    state.truth = { amplitude: Math.max(1, between(ranges.amplitude)), frequency: between(ranges.frequency), phase: between(ranges.phase) };
+    const [low, high] = ranges.amplitude;
+    state.truth = { amplitude: between([Math.max(1.5, low), high]), frequency: between(ranges.frequency), phase: between(ranges.phase) };
     state.points = [];
     refresh();
   }

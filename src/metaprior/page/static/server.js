@@ -1,6 +1,12 @@
 // Questions to the server: one at a time, and always the newest. What was asked meanwhile and is out of date is never sent.
 
 const trouble = document.getElementById("trouble");
+let asking = 0;
+
+function count(change) {
+  asking += change;
+  document.body.dataset.asking = String(asking);
+}
 
 export async function about() {
   return (await answered(await fetch("/api/about"))).json();
@@ -13,6 +19,7 @@ export function asker(path, show) {
     waiting = question;
     if (busy) return;
     busy = true;
+    count(1);
     while (waiting !== null) {
       const now = waiting;
       waiting = null;
@@ -27,6 +34,7 @@ export function asker(path, show) {
       }
     }
     busy = false;
+    count(-1);
   };
 }
 
