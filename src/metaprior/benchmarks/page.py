@@ -13,6 +13,7 @@ from metaprior.benchmarks import origin
 from metaprior.page import app, characters, curves, priors, server
 
 LIMIT = 100.0  # ms that a step may take
+METRICS = {"p50, ms": "p50", "p95, ms": "p95", "longest, ms": "longest", "processor, ms": "processor"}
 Question = tuple[str, dict[str, Any]]
 
 
@@ -23,6 +24,9 @@ class Timed(NamedTuple):
     p95: float
     longest: float
     requests: int
+    processor: float = (
+        0.0  # ms of all cores together that a request took, client included: what does not depend on others
+    )
 
 
 def questions(random_: random.Random) -> dict[str, Callable[[], Question]]:
@@ -67,7 +71,9 @@ def measure(requests: int = 200, *, seed: int = 0, report: Callable[[int, int, s
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
         for place, (name, question) in enumerate(asked.items()):
             report(place, len(asked), name)
-            found[name] = timed([_ask(connection, *question()) for _ in range(requests)])
+            used = time.process_time()
+            times = [_ask(connection, *question()) for _ in range(requests)]
+            found[name] = timed(times)._replace(processor=1e3 * (time.process_time() - used) / requests)
         connection.close()
     return found, ready
 
@@ -91,7 +97,7 @@ def record(found: dict[str, Timed], ready: float, command: str, seconds: float, 
     rows = [
         {**same, "method": name, "metric": metric, "mean": getattr(times, field), **where}
         for name, times in found.items()
-        for metric, field in (("p50, ms", "p50"), ("p95, ms", "p95"), ("longest, ms", "longest"))
+        for metric, field in METRICS.items()
     ]
     requests = {name: times.requests for name, times in found.items()}
     return {

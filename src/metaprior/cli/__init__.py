@@ -98,6 +98,10 @@ def _dispatch(argv: list[str]) -> int:
         return 0
     name, *rest = argv
     require_known("command", name, COMMANDS)
+    if name == "demo" or argv[:2] == ["bench", "page"]:
+        # Threads of LAPACK wait for each other by spinning: for small matrices on a busy machine that costs twenty times the
+        # work itself, and the page is to answer at once. Read when the library is loaded, so it is said before JAX is.
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     return importlib.import_module(COMMANDS[name][0]).run(rest)
 
 

@@ -20,7 +20,8 @@ examples:
   metaprior bench page --requests 500 --out results/bench-page.json
 
 A step is what a visitor does: a point added or moved, another inner update, a stroke. Every request has other numbers of points,
-updates or strokes, so that a program compiled anew would show. It needs pip install 'metaprior[demo]'."""
+updates or strokes, so that a program compiled anew would show. Other work on the machine makes answers late: `processor` is the
+time that cores spent on one, whoever else was there. It needs pip install 'metaprior[demo]'."""
 
 
 @dataclass(frozen=True)
@@ -56,9 +57,10 @@ def page(argv: list[str]) -> int:
         print(json.dumps({name: times._asdict() for name, times in found.items()}))
     else:
         lines = [
-            (name, str(t.requests), f"{t.p50:.1f}", f"{t.p95:.1f}", f"{t.longest:.1f}") for name, t in found.items()
+            (name, str(times.requests), *(f"{getattr(times, field):.1f}" for field in benchmark.METRICS.values()))
+            for name, times in found.items()
         ]
-        head = ("step", "requests", "p50, ms", "p95, ms", "longest, ms")
+        head = ("step", "requests", *benchmark.METRICS)
         console.output().print(words_table(f"the page: ready after {ready:.0f} s", head, lines))
     slow = [name for name, times in found.items() if times.p95 > benchmark.LIMIT]
     if slow:

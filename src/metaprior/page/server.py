@@ -30,7 +30,9 @@ def bound(host: str, port: int) -> socket.socket:
     """A socket that listens nowhere yet, but has its place; before anything is compiled."""
     if not 0 <= port <= 65535:
         raise ValueError(f"--port is a number from 0 (any that is free) to 65535, got {port}")
-    place = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # With its protocol by name: asyncio sends at once only on sockets that say TCP, and others wait 40 ms for company.
+    place = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         place.bind((host, port))
@@ -66,6 +68,7 @@ def serve(app: App, place: socket.socket) -> None:
 def in_background(app: App) -> Iterator[int]:
     """The page in a thread of this process, at a port of its own, until the end of the block."""
     place = bound("127.0.0.1", 0)
+    place.listen()  # whoever is quicker than the thread waits in line
     runner = uvicorn.Server(_config(app))
     thread = threading.Thread(target=runner.run, kwargs={"sockets": [place]}, daemon=True)
     thread.start()
