@@ -34,7 +34,7 @@ export function startDraw(known) {
 
   function showAnswer({ probabilities, best, sure, sure_from }) {
     showBars(probabilities);
-    const percent = Math.round(100 * probabilities[best]);
+    const percent = (100 * probabilities[best]).toFixed(1);
     get("verdict").className = sure ? "sure" : "unsure";
     get("verdict").textContent = sure ? `This is ${NAMES[best]} (${percent} %).`
       : `Not sure. Perhaps ${NAMES[best]}, but ${percent} % is below the ${Math.round(100 * sure_from)} % that “sure” takes.`;
