@@ -25,11 +25,13 @@ from metaprior.cli.train import opened
 from metaprior.meta import State
 from metaprior.names import require_known
 from metaprior.page import priors
-from metaprior.settings import Settings, Setup, assemble
+from metaprior.settings import Settings, Setup, assemble, method_of
 
 # Small and robust rather than best: a third of the usual filters, tasks of ten classes, drawings bent a little.
 OMNIGLOT = Settings("omniglot", "gem-bml+last-layer", iterations=4_000, ways=5, train_ways=10, shots=1, queries=2, filters=32,
                     meta_batch=8, augmented=True)  # fmt: skip
+# As the studies train MAML: on curves of any frequency it does not learn without. What is adapted later does not depend on it.
+CLIPPED: dict[str, Any] = {"clip": 10.0}
 TEST_TASKS = 600
 KEPT = Path(".cache/page-priors")
 
@@ -40,6 +42,8 @@ class Asked:
 
     what: Annotated[tuple[str, ...], tyro.conf.Positional] = (*priors.CURVES, priors.CHARACTERS)
     """Task sets."""
+    methods: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME ...")] = priors.METHODS
+    """Of curves: these only."""
     data_dir: Path | None = None
     """Where Omniglot is, if not where METAPRIOR_DATA says."""
     runs: Path = KEPT
@@ -56,13 +60,15 @@ def main() -> None:
         if tasks == priors.CHARACTERS:
             make(dataclasses.replace(OMNIGLOT, data_dir=asked.data_dir), tasks, asked)
             continue
-        for method in priors.METHODS:
+        for method in asked.methods:
+            require_known("method", method, priors.METHODS)
             make(Settings(tasks, method), priors.curve_name(tasks, method), asked)
 
 
 def make(settings: Settings, name: str, asked: Asked) -> None:
     """Train one prior, or go on with it, judge it and write its files."""
-    setup, folder = assemble(settings), asked.runs / name
+    changes = CLIPPED if settings.method == "maml" else {}
+    setup, folder = assemble(settings, method=method_of(settings)._replace(**changes)), asked.runs / name
     began = time.perf_counter()
     with opened(setup, folder, resume=(folder / "settings.json").exists()) as run:
         done = max(checkpoints.available(run.checkpoints), default=0)
@@ -71,7 +77,13 @@ def make(settings: Settings, name: str, asked: Asked) -> None:
     seconds = time.perf_counter() - began
     with console.waiting(f"judging {name} on unseen tasks"):
         found = judged(setup, state) if setup.tasks.shape else curves(setup, state)
-    priors.save(asked.out, name, setup, state.prior, {**found, "origin": origin_of(run, None if done else seconds)})
+    priors.save(
+        asked.out,
+        name,
+        setup,
+        state.prior,
+        {**found, "origin": {**origin_of(run, None if done else seconds), **changes}},
+    )
 
 
 def curves(setup: Setup, state: State) -> dict[str, Any]:
