@@ -9,10 +9,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import traced
 from asgi import HOST, JSON, call, post
 
 from metaprior import labelled
-from metaprior.data.drawings import SIDE
+from metaprior.data.drawings import SIDE, shrink
 from metaprior.learned import Learned
 from metaprior.page import app, asked, curves, guard, padded, priors, server, strokes
 from metaprior.page.curves import GRID, Truth
@@ -181,6 +182,41 @@ def test_the_pen_is_as_wide_as_omniglots():
     assert set(down[40:60].sum(axis=1)) == {strokes.PEN}
     dot = strokes.pixels([[(0.5, 0.5)]])
     assert 15 <= dot.astype(float).sum() / 255 * (105 / 28) ** 2 <= 25  # of the 5 × 5 pixels
+
+
+@pytest.fixture(scope="module")
+def omniglot():
+    if (drawn := traced.unseen_characters(60, seed=3)) is None:
+        pytest.skip("METAPRIOR_DATA does not name a folder with Omniglot's bitmaps")
+    return drawn
+
+
+def test_strokes_leave_the_ink_that_omniglots_drawers_left(omniglot):
+    """Real bitmaps thinned to strokes and drawn again: the same ink, and in the same places."""
+    again = np.stack([strokes.ink([SIDE * np.array(s) for s in traced.strokes(one[0])]) for one in omniglot[:20]])
+    real = omniglot[:20, 0]
+    assert again.sum() == pytest.approx(real.sum(), rel=0.08)
+    assert (again & real).sum() / (again | real).sum() > 0.84
+
+
+@pytest.mark.slow
+def test_drawn_again_characters_are_recognised_as_well_as_their_bitmaps(engine, omniglot, capsys):
+    """Twelve tasks of five characters by five drawers each: what the way through strokes costs."""
+    drawn = [lambda bitmap: shrink(bitmap[None])[0], lambda bitmap: strokes.pixels(traced.strokes(bitmap))]
+    right = np.zeros((2, 12, 5, 5))
+    for way, seen in enumerate(drawn):
+        for task in range(12):
+            classes = omniglot[5 * task : 5 * task + 5]
+            examples = [seen(one[0]) for one in classes]
+            for number, one in enumerate(classes):
+                for drawer in range(5):
+                    right[way, task, number, drawer] = (
+                        engine.characters.answer(examples, seen(one[5 + drawer]))["best"] == number
+                    )
+    bitmaps, again = right.mean(axis=(1, 2, 3))
+    with capsys.disabled():
+        print(f"right: bitmaps {bitmaps:.3f}, drawn again {again:.3f} of {right[0].size}")
+    assert again > bitmaps - 0.04 and again > 0.9
 
 
 # --- priors that come with it -----------------------------------------------------------------------------------------

@@ -226,7 +226,7 @@ def test_shapes_are_drawn_and_recognised(server, chromium):
 
 def test_real_characters_are_drawn_again_and_recognised(server, chromium):
     """Three characters that no prior was trained on, by two drawers each, by mouse; guessing would be right one time in three."""
-    if (drawn := traced.test_characters(9)) is None:
+    if (drawn := traced.unseen_characters(9)) is None:
         pytest.skip("METAPRIOR_DATA does not name a folder with Omniglot's bitmaps")
     right = []
     with visit(chromium, server[1], "draw", viewport={"width": 1280, "height": 900}) as page:

@@ -11,7 +11,7 @@ AROUND = [(-1, 0), (-1, 1), (0, 1), (1, 1), (1, 0), (1, -1), (0, -1), (-1, -1)]
 STRAIGHT_FIRST = [(-1, 0), (0, 1), (1, 0), (0, -1), (-1, 1), (1, 1), (1, -1), (-1, -1)]
 
 
-def test_characters(count, seed=0):
+def unseen_characters(count, seed=0):
     """Bitmaps bool [count, 20, 105, 105] of characters that no prior was trained on; None where there is no data."""
     path = Path(os.environ.get("METAPRIOR_DATA", "")) / omniglot.BITMAPS
     if not path.is_file():

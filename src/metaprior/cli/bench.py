@@ -39,7 +39,6 @@ examples:
   metaprior bench images
   metaprior bench rl
   metaprior bench scaling
-  metaprior bench page
 
 options:
   -h, --help   this text; of a measurement: metaprior bench sinusoid --help

@@ -16,6 +16,7 @@ from metaprior.data.drawings import SIDE, shrink
 Stroke = Sequence[tuple[float, float]]  # points between 0 and 1: from the left, from the top
 
 PEN = 5  # pixels
+REACH = (PEN - 1) / 2  # of the pen around its middle pixel
 SMALLEST, LARGEST = 43 - PEN, 88 - PEN  # of the longer side, from the middle of the pen
 A_DOT = 8  # what is smaller than this is meant to be small
 
@@ -25,7 +26,7 @@ def pixels(strokes: Sequence[Stroke]) -> UInt8[np.ndarray, "28 28"]:
     return shrink(ink(fitted(strokes))[None])[0]
 
 
-def fitted(strokes: Sequence[Stroke]) -> list[Float[np.ndarray, "N 2"]]:
+def fitted(strokes: Sequence[Stroke]) -> list[Float[np.ndarray, "_ 2"]]:
     """Strokes in pixels, in the middle of the sheet and of a size that Omniglot's drawings have."""
     drawn = [SIDE * np.asarray(stroke, float).reshape(-1, 2) for stroke in strokes if len(stroke)]
     if not drawn:
@@ -37,13 +38,14 @@ def fitted(strokes: Sequence[Stroke]) -> list[Float[np.ndarray, "N 2"]]:
     return [(SIDE - 1) / 2 + factor * (stroke - (low + high) / 2) for stroke in drawn]
 
 
-def ink(strokes: Sequence[Float[np.ndarray, "N 2"]]) -> Bool[np.ndarray, "105 105"]:
+def ink(strokes: Sequence[Float[np.ndarray, "_ 2"]]) -> Bool[np.ndarray, "105 105"]:
     """Where there is ink."""
     sheet = Image.new("L", (SIDE, SIDE))  # not "1", of which NumPy makes truths that are 255
     pen = ImageDraw.Draw(sheet)
     for stroke in strokes:
         points = [(float(x), float(y)) for x, y in stroke]
         pen.line(points, fill=1, width=PEN, joint="curve")
-        for x, y in (points[0], points[-1]):  # a line ends at its last point, a pen does not
-            pen.ellipse((x - PEN / 2 + 0.5, y - PEN / 2 + 0.5, x + PEN / 2 - 0.5, y + PEN / 2 - 0.5), fill=1)
+        # Pillow's slanting lines are thinner than its straight ones, Omniglot's are not; and a pen is round at its ends.
+        for x, y in points:
+            pen.ellipse((x - REACH, y - REACH, x + REACH, y + REACH), fill=1)
     return np.asarray(sheet) > 0
