@@ -1,6 +1,6 @@
 # What can be done here: `make help`. All that is made lies in .venv and .cache; nothing outside this folder is touched.
 
-DEMO   ?= demo#  what `make run` starts: metaprior $(DEMO)
+RUN    ?= quickstart# what `make run` starts: metaprior $(RUN)
 EXTRAS ?= dev#   extras to install: make setup EXTRAS=dev,rl
 JOBS   ?= 2#     test processes
 ARGS   ?=#       passed on to pytest: make test ARGS="tests/test_families.py -x"
@@ -19,7 +19,7 @@ $(shell rm -f $(STAMP))
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-all check format clean
+.PHONY: help setup run test test-all check docs format clean
 
 help:  ## list what can be done
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-18s %s\n", $$1, $$2 }'
@@ -44,7 +44,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@echo "$(READY)" > $@
 
 run: setup  ## start the demonstration
-	$(VENV)/bin/metaprior $(DEMO)
+	$(VENV)/bin/metaprior $(RUN)
 
 test: setup  ## run the tests that take seconds
 	$(PY) -m pytest -q -n $(JOBS) --dist loadfile -m "not slow and not device" --durations=40 --durations-min=5 $(ARGS)
@@ -56,6 +56,11 @@ check: setup  ## check lint, formatting and types
 	$(PY) -m ruff check
 	$(PY) -m ruff format --check
 	$(PY) -m pyright
+
+docs: setup  ## build the documentation into .cache/site; any warning, broken link or undocumented name fails
+	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[$(EXTRAS),docs]"
+	$(PY) -m pytest -q tests/test_docs.py
+	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict
 
 format: setup  ## format the code and mend what ruff can mend
 	$(PY) -m ruff check --fix

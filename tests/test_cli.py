@@ -14,7 +14,7 @@ from scipy.stats import norm
 import metaprior
 from metaprior import benchmarks, evaluation, runs
 from metaprior.checkpoints import available
-from metaprior.cli import COMMANDS, demo, evaluate, main
+from metaprior.cli import COMMANDS, evaluate, main, quickstart
 from metaprior.cli.adapt import inputs_at
 from metaprior.cli.points import read_columns
 from metaprior.methods import METHODS
@@ -404,61 +404,63 @@ def test_ranges_and_columns():
         read_columns(Path("/"), ("x",))
 
 
-# --- demo -------------------------------------------------------------------------------------------------------------
+# --- quickstart -------------------------------------------------------------------------------------------------------------
 
 
-def test_demo_trains_evaluates_and_draws(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(demo, "SETTINGS", Settings(hidden=(8, 8), rate=0.001))
-    monkeypatch.setattr(demo, "EVALUATION_TASKS", 4)
-    monkeypatch.setattr(demo, "CHUNK", 20)
-    out = tmp_path / "demo"
-    assert main(["demo", "--out", str(out), "--iterations", "40"]) == 0
+def test_quickstart_trains_evaluates_and_draws(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(quickstart, "SETTINGS", Settings(hidden=(8, 8), rate=0.001))
+    monkeypatch.setattr(quickstart, "EVALUATION_TASKS", 4)
+    monkeypatch.setattr(quickstart, "CHUNK", 20)
+    out = tmp_path / "quickstart"
+    assert main(["quickstart", "--out", str(out), "--iterations", "40"]) == 0
     text = capsys.readouterr().out
     rows = [line.split()[0] for line in text.splitlines() if "±" in line and line.split()[0].isdigit()]
     assert rows == ["0", "1", "10"]
-    assert f"figure: {out / 'demo.png'}" in text
+    assert f"figure: {out / 'quickstart.png'}" in text
     assert len(text.split("figure: ")[1].splitlines()) == 2  # where it is, and what to do next
-    assert (out / "demo.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+    assert (out / "quickstart.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
     assert json.loads((out / "evaluation.json").read_text())["steps"] == list(range(11))
     assert list(available(out / "checkpoints")) == [40]
-    demo.clear(out)  # what a demo leaves, the next one can replace
+    quickstart.clear(out)  # what a quickstart leaves, the next one can replace
     assert os.listdir(out) == ["run.lock"]
 
 
 @pytest.fixture
-def old_demo(tmp_path):
-    old = tmp_path / "demo"
+def old_run(tmp_path):
+    old = tmp_path / "quickstart"
     runs.release(runs.create(old, {"iterations": 1}))
-    (old / demo.MARK).write_text("{}")
-    (old / "demo.png").write_bytes(b"old")
+    (old / quickstart.MARK).write_text("{}")
+    (old / "quickstart.png").write_bytes(b"old")
     return old
 
 
-def test_an_earlier_demo_makes_room(old_demo):
-    demo.clear(old_demo)
-    assert os.listdir(old_demo) == ["run.lock"]
-    demo.clear(old_demo)  # nothing left to do
-    demo.clear(old_demo / "new")
-    runs.release(runs.create(old_demo, {"iterations": 2}))
+def test_an_earlier_quickstart_makes_room(old_run):
+    quickstart.clear(old_run)
+    assert os.listdir(old_run) == ["run.lock"]
+    quickstart.clear(old_run)  # nothing left to do
+    quickstart.clear(old_run / "new")
+    runs.release(runs.create(old_run, {"iterations": 2}))
 
 
-def test_a_clearing_that_was_cut_short_is_taken_up(old_demo):
-    (old_demo / "settings.json").unlink()
-    demo.clear(old_demo)
-    assert os.listdir(old_demo) == ["run.lock"]
+def test_a_clearing_that_was_cut_short_is_taken_up(old_run):
+    (old_run / "settings.json").unlink()
+    quickstart.clear(old_run)
+    assert os.listdir(old_run) == ["run.lock"]
 
 
-def test_nothing_but_a_demo_is_replaced(old_demo, tmp_path, capsys):
-    (old_demo / "thesis.txt").write_text("mine")
-    refused(capsys, ["demo", "--out", str(old_demo)], "holds thesis.txt, which no demo made")
+def test_nothing_but_a_quickstart_is_replaced(old_run, tmp_path, capsys):
+    (old_run / "thesis.txt").write_text("mine")
+    refused(capsys, ["quickstart", "--out", str(old_run)], "holds thesis.txt, which no quickstart made")
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("mine")
-    refused(capsys, ["demo", "--out", str(tmp_path / "mine")], "holds no earlier demo: choose another --out")
-    assert (old_demo / "demo.png").exists() and os.listdir(tmp_path / "mine") == ["thesis.txt"]
+    refused(
+        capsys, ["quickstart", "--out", str(tmp_path / "mine")], "holds no earlier quickstart: choose another --out"
+    )
+    assert (old_run / "quickstart.png").exists() and os.listdir(tmp_path / "mine") == ["thesis.txt"]
 
 
-def test_a_demo_that_is_still_training_is_left_alone(old_demo, capsys):
-    training_run = runs.create(old_demo, {"iterations": 1}, resume=True)
-    refused(capsys, ["demo", "--out", str(old_demo)], "is training into")
+def test_a_quickstart_that_is_still_training_is_left_alone(old_run, capsys):
+    training_run = runs.create(old_run, {"iterations": 1}, resume=True)
+    refused(capsys, ["quickstart", "--out", str(old_run)], "is training into")
     runs.release(training_run)
-    assert (old_demo / "demo.png").exists()
+    assert (old_run / "quickstart.png").exists()

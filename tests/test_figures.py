@@ -83,11 +83,11 @@ def test_a_mixture_is_drawn_by_its_mean_and_its_own_quantiles():
     np.testing.assert_allclose(drawn.bands[0.9][1], 3.0, atol=1e-2)
 
 
-def test_demo_figure_has_a_row_per_task_and_a_column_per_number_of_steps(tmp_path):
+def test_quickstart_figure_has_a_row_per_task_and_a_column_per_number_of_steps(tmp_path):
     shifted = lambda shift: figures.panel(X, gaussian(0), SUPPORT, truth=X + shift)
     tasks = [[shifted(100 * row + column) for column in range(3)] for row in range(2)]
     history = figures.History(np.array([10.0, 20.0]), np.array([3.0, 1.0]))
-    figure = figures.demo_figure(tasks, steps=(0, 1, 10), title="a demo", history=history)
+    figure = figures.quickstart_figure(tasks, steps=(0, 1, 10), title="a prior", history=history)
     *panels, curve = figure.axes
     assert [axes.get_title() for axes in panels[:3]] == ["before adaptation", "after 1 step", "after 10 steps"]
     assert [axes.get_ylabel() for axes in panels] == ["unseen task 1", "", "", "unseen task 2", "", ""]
@@ -95,9 +95,9 @@ def test_demo_figure_has_a_row_per_task_and_a_column_per_number_of_steps(tmp_pat
         np.testing.assert_allclose(lines(axes)["truth"], [X, X + 100 * (place // 3) + place % 3])
     assert panels[0].get_ylim() == panels[2].get_ylim() != panels[3].get_ylim()
     np.testing.assert_allclose(np.stack(curve.get_lines()[0].get_data()), history)
-    assert figure.get_suptitle() == "a demo"
-    figures.save(figure, tmp_path / "demo.png", dpi=50)
-    width, height = png_size(tmp_path / "demo.png")
+    assert figure.get_suptitle() == "a prior"
+    figures.save(figure, tmp_path / "figure.png", dpi=50)
+    width, height = png_size(tmp_path / "figure.png")
     assert (width, height) == tuple(int(50 * inches) for inches in figure.get_size_inches())
 
 

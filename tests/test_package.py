@@ -47,7 +47,7 @@ ORDER = [
     "heads", "inference", "matrix", "rules", "methods", "optimizers", "cells", "meta", "parallel", "layers", "processes",
     "rl", "predict", "calibration", "classes", "recipes", "settings", "programs", "evaluation", "codec", "checkpoints",
     "runs", "interrupts", "training", "estimates", "plans", "federated", "labelled", "policies", "published", "estimators",
-    "learned", "figures", "benchmarks", "cli", "__main__",
+    "learned", "figures", "page", "benchmarks", "cli", "__main__",
 ]  # fmt: skip
 
 

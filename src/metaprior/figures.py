@@ -80,7 +80,7 @@ class History(NamedTuple):
     query_nll: Float[np.ndarray, " N"]
 
 
-def demo_figure(
+def quickstart_figure(
     tasks: Sequence[Sequence[Panel]], *, steps: Sequence[int], title: str, history: History | None = None
 ) -> Figure:
     """Unseen tasks (rows) after a few numbers of adaptation steps (columns), and how training went beneath.

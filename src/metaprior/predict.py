@@ -244,9 +244,10 @@ def _gaussian_predictive(
     std = jnp.sqrt(jnp.maximum(diagonal.T, 0) + noise_variance)
     functions = jnp.zeros((0, *outputs.shape), outputs.dtype)
     if noise is not None:
-        # An eigendecomposition, because the covariance of a smooth function is singular to rounding.
+        # An eigendecomposition, because the covariance of a smooth function is singular to rounding; and the symmetric root,
+        # which is continuous in it: functions of the same noise move when a point does, and do not jump with eigenvectors.
         values, vectors = jnp.linalg.eigh(covariance)
-        roots = vectors * jnp.sqrt(jnp.maximum(values, 0))[:, None, :]
+        roots = jnp.einsum("onk,ok,omk->onm", vectors, jnp.sqrt(jnp.maximum(values, 0)), vectors)
         functions = outputs[None] + jnp.einsum("onm,fmo->fno", roots, noise)
     if isinstance(spread, float) and spread == 0:
         return Predictive(outputs[None], std[None], functions)

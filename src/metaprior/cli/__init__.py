@@ -28,7 +28,11 @@ COMMANDS = {
     ),
     "reproduce": ("metaprior.cli.reproduce", "run experiments: results as JSON, table and figure"),
     "report": ("metaprior.cli.report", "rebuild the pages of results from the results files"),
-    "demo": ("metaprior.cli.demo", "train, evaluate and draw, all in one, in about a minute"),
+    "quickstart": ("metaprior.cli.quickstart", "train, evaluate and draw, all in one, in about a minute"),
+    "demo": (
+        "metaprior.cli.demo",
+        "open a page in the browser: watch a learned prior adapt to your points and drawings",
+    ),
 }
 
 HELP = f"""usage: metaprior COMMAND …
@@ -39,6 +43,7 @@ commands:
 {chr(10).join(f"  {name:<10} {what}" for name, (_, what) in COMMANDS.items())}
 
 examples:
+  metaprior quickstart
   metaprior demo
   metaprior train sinusoid --method gem-bml+ --out runs/sine
   metaprior evaluate runs/sine
@@ -93,6 +98,10 @@ def _dispatch(argv: list[str]) -> int:
         return 0
     name, *rest = argv
     require_known("command", name, COMMANDS)
+    if name == "demo" or argv[:2] == ["bench", "page"]:
+        # Threads of LAPACK wait for each other by spinning: for small matrices on a busy machine that costs twenty times the
+        # work itself, and the page is to answer at once. Read when the library is loaded, so it is said before JAX is.
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     return importlib.import_module(COMMANDS[name][0]).run(rest)
 
 

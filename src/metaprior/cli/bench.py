@@ -2,6 +2,7 @@
 
 import json
 import shlex
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from rich.table import Table
 
 from metaprior.cli import console
 from metaprior.cli.arguments import parse
+from metaprior.cli.bench_page import page
 from metaprior.cli.bench_scaling import scaling
 from metaprior.names import require_known
 
@@ -29,6 +31,7 @@ what:
   images     milliseconds of a meta-iteration on images beside the passes it cannot do without; MAML beside torch.func
   rl         environment steps a second of rollouts and of whole meta-iterations
   scaling    seconds of a meta-step of several processes on one host, with as many times the tasks
+  page       milliseconds until the page of metaprior demo answers, step by step
 
 examples:
   metaprior bench memory
@@ -105,6 +108,8 @@ class Memory:
     """Which tasks the meta-batch is drawn from."""
     json: bool = False
     """Print one JSON object on stdout: method -> steps -> bytes."""
+    out: Annotated[Path | None, tyro.conf.arg(help_behavior_hint="(default: none)")] = None
+    """Results file to write."""
 
 
 @dataclass(frozen=True)
@@ -180,7 +185,9 @@ def run(argv: list[str]) -> int:
     if not argv or argv[0] in ("-h", "--help"):
         print(HELP, end="")
         return 0
-    measurements = {"memory": memory, "sinusoid": sinusoid, "images": images, "rl": rl, "scaling": scaling}
+    measurements = {
+        "memory": memory, "sinusoid": sinusoid, "images": images, "rl": rl, "scaling": scaling, "page": page,
+    }  # fmt: skip
     require_known("measurement", argv[0], measurements)
     return measurements[argv[0]](argv[1:])
 
@@ -192,8 +199,12 @@ def memory(argv: list[str]) -> int:
     asked = parse(Memory, argv, prog="metaprior bench memory", help=MEMORY_HELP)
     if not asked.steps or not asked.methods:
         raise ValueError("--steps and --methods need at least one value each")
+    began = time.perf_counter()
     with console.waiting("compiling"):
         found = benchmarks.memory(asked.methods, asked.steps, tasks=asked.tasks)
+    if asked.out is not None:
+        command = shlex.join(["metaprior", "bench", "memory", *argv])
+        write(asked.out, benchmarks.memory_record(found, asked.tasks, command, time.perf_counter() - began))
     if asked.json:
         print(json.dumps(found))
     else:

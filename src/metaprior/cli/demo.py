@@ -1,104 +1,68 @@
-"""`metaprior demo`: train, evaluate, draw. What `make run` shows."""
+"""`metaprior demo`: a page in the browser where a learned prior adapts to points and drawings of one's own."""
 
-import dataclasses
-import json
-import os
-import shlex
-import shutil
-from collections.abc import Mapping, Sequence
+import contextlib
+import importlib.util
+import webbrowser
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import Annotated
 
-import jax
-import numpy as np
-from matplotlib.figure import Figure
+import tyro
 
-from metaprior import checkpoints, evaluation, figures, learned, runs, training
-from metaprior.cli import console, evaluate
+from metaprior.cli import console
 from metaprior.cli.arguments import parse
-from metaprior.cli.train import opened, train_into
-from metaprior.meta import task_keys
-from metaprior.settings import Settings, assemble
 
-HELP = """Learn a prior over sinusoids, judge it on unseen ones, and draw what it thinks of three of them.
+HELP = """Open a page in the browser: click points and see a learned prior adapt, step by step, method beside method; or draw
+two to five characters once each, and another, and see which one it is taken for, and how surely.
 
 examples:
   metaprior demo
-  metaprior demo --iterations 2000 --out runs/short-demo"""
+  metaprior demo --port 0 --no-browser
+  metaprior demo --host 0.0.0.0 --open-to-network --name my-laptop.local
 
-DEMO_ITERATIONS = 8_000
-SETTINGS = Settings(tasks="sinusoid", method="gem-bml+", iterations=DEMO_ITERATIONS)
-CHUNK = 200  # so that the bar moves
-EVALUATION_TASKS = 600
-SHOWN = (0, 1, 10)  # steps
-NUM_TASKS = 3  # in the figure
-MARK, FIGURE = "demo.json", "demo.png"
-# All that a demo leaves behind: a folder that holds anything else is not replaced.
-RUN_FILES = {"settings.json", "versions.json", "metrics.jsonl", "checkpoints", "run.lock"}
-DEMO_FILES = {MARK, FIGURE, evaluate.FILE, training.CALIBRATION_FILE}
+Only this machine can reach the page, unless told otherwise. Points and drawings stay in the browser, the server keeps none. It
+needs pip install 'metaprior[demo]'; the priors come with the package, no data set is needed."""
+
+NEEDED = ("starlette", "uvicorn")
 
 
 @dataclass(frozen=True)
 class Demo:
     """The flags of `metaprior demo`."""
 
-    out: Path = Path("runs/demo")
-    """Folder of the run; that of an earlier demo is replaced."""
-    iterations: int = DEMO_ITERATIONS
-    """Meta-iterations."""
+    host: str = "127.0.0.1"
+    """Address to listen at."""
+    port: int = 8421
+    """Port to listen at; 0 takes any that is free."""
+    browser: bool = True
+    """Whether to open a browser; --no-browser prints the address alone."""
+    open_to_network: bool = False
+    """Allow a --host that other machines can reach. Nobody is asked for a password: use it in networks you trust."""
+    name: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME ...")] = ()
+    """Further names of this machine under which browsers may ask for the page."""
 
 
 def run(argv: list[str]) -> int:
     """The command."""
     asked = parse(Demo, argv, prog="metaprior demo", help=HELP)
-    setup = assemble(dataclasses.replace(SETTINGS, iterations=asked.iterations))
-    clear(asked.out)
-    print(f"learning from {setup.tasks.name} tasks: {setup.tasks.describe}")
-    with opened(setup, asked.out, resume=False) as folder_run:
-        checkpoints.write_atomically(asked.out / MARK, json.dumps({"steps": SHOWN}).encode())
-        train_into(setup, folder_run, chunk=CHUNK)
-    with console.waiting(f"evaluating on {EVALUATION_TASKS} unseen tasks"):
-        prior = learned.load_run(asked.out)
-        result = evaluate.scores(prior.trained, steps=max(SHOWN), tasks_count=EVALUATION_TASKS)
-        figures.save(figure(prior, runs.read_metrics(folder_run)), asked.out / FIGURE)
-    evaluate.save(result, asked.out / evaluate.FILE, required=True)
-    console.output().print(evaluate.table(result, SHOWN))
-    print(f"figure: {asked.out / FIGURE}")
-    print(f"next: metaprior adapt {shlex.quote(str(asked.out))} points.csv --out adapted, or metaprior train --help")
+    require_extra()
+    from metaprior.page import app, server  # here, because they need the extra
+
+    if not server.is_loopback(asked.host) and not asked.open_to_network:
+        raise ValueError(f"other machines could reach the page at {asked.host}: say --open-to-network if they shall")
+    with contextlib.closing(server.bound(asked.host, asked.port)) as place:
+        with console.waiting("compiling; this takes about half a minute"):
+            page = app.application(app.engine(), hosts=server.names(asked.host, asked.name))
+        # Only now: whoever opens it does not wait for a compiler.
+        print(f"the page is at {server.address(place)} (Ctrl-C ends it)", flush=True)
+        if asked.browser:
+            place.listen()  # a quick browser waits in line
+            webbrowser.open(server.address(place))
+        with contextlib.suppress(KeyboardInterrupt):
+            server.serve(page, place)
     return 0
 
 
-def clear(folder: Path) -> None:
-    """Make room for a new demo: delete what an earlier one left, and only that."""
-    found = set(os.listdir(folder)) if folder.is_dir() else set()
-    if not found - {"run.lock"}:
-        return
-    if MARK not in found:
-        raise runs.RunError(f"{folder} is not empty and holds no earlier demo: choose another --out")
-    if strangers := sorted(
-        name for name in found - RUN_FILES - DEMO_FILES if not name.startswith(checkpoints.TEMPORARY)
-    ):
-        raise runs.RunError(f"{folder} holds {strangers[0]}, which no demo made: move it, or choose another --out")
-    if "settings.json" in found:
-        # Resumed for its lock: nothing is deleted under a demo that is still training.
-        runs.release(runs.create(folder, runs.open_run(folder).settings, resume=True))
-    shutil.rmtree(folder / "checkpoints", ignore_errors=True)
-    for name in found & (RUN_FILES | DEMO_FILES) - {"checkpoints", "run.lock", MARK}:
-        (folder / name).unlink()
-    (folder / MARK).unlink()  # last: a deletion that was cut short can be taken up again
-
-
-def figure(prior: learned.Learned, metrics: Sequence[Mapping[str, Any]]) -> Figure:
-    """The first unseen tasks, before adaptation and after."""
-    tasks = prior.trained.setup.tasks
-    rows = []
-    for key in task_keys(jax.random.key(evaluation.TEST_SEED), NUM_TASKS):
-        support, query = tasks.evaluation(key)
-        adapted = prior.adapt(support.x, support.y, steps=max(SHOWN))
-        x, truth = (np.asarray(column, float)[:, 0] for column in query)
-        predict = lambda steps, adapted=adapted, query=query: adapted.predict(query.x, steps=steps, num_functions=0)
-        rows.append([figures.panel(x, predict(steps), support, truth=truth) for steps in SHOWN])
-    history = figures.History(*(np.asarray([row[name] for row in metrics], float) for name in figures.History._fields))
-    title = f"{prior.trained.setup.settings.method}: a learned prior meets unseen sinusoids"
-    return figures.demo_figure(rows, steps=SHOWN, title=title, history=history)
+def require_extra() -> None:
+    """Say what is missing before anything is imported that needs it."""
+    if missing := [name for name in NEEDED if importlib.util.find_spec(name) is None]:
+        raise ValueError(f"the page needs {' and '.join(missing)}: pip install 'metaprior[demo]'")

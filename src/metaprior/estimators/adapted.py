@@ -24,7 +24,7 @@ class _Adapted(BaseEstimator):
     prior_: TablePrior
     fitted_: Fitted
 
-    def __init__(self, prior: Any = None, *, random_state=None):
+    def __init__(self, prior: Any = None, *, random_state: Any = None):
         self.prior, self.random_state = prior, random_state
 
     def _begin(self, X, y, *, reset: bool = True):

@@ -54,7 +54,7 @@ class _Meta:
         options: dict[str, Any] | None = None,
         steps: int = 10,
         validation_fraction: float = 0.3,
-        random_state=None,
+        random_state: Any = None,
         verbose: bool = True,
     ):
         self.method, self.groups, self.model, self.hidden, self.shots = method, groups, model, hidden, shots
