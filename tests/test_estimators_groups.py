@@ -10,7 +10,7 @@ import pytest
 import worlds
 from worlds import close
 
-from metaprior import likelihoods
+from metaprior import MetaRegressor, likelihoods
 from metaprior.estimators.columns import as_json, encode, from_json, learn_columns
 from metaprior.estimators.groups import chosen, draw_episode, gathered, padded, shuffled
 from metaprior.inference import conjugate
@@ -138,3 +138,10 @@ def test_names_and_dates_are_no_categories():
         learn_columns(np.array([["2020-01-01"]], "datetime64[D]"), ["when"])
     with pytest.raises(TypeError, match="a string or a number"):
         learn_columns(np.array([[{"a": 1}]], object), ["x"])
+
+
+def test_with_few_groups_intervals_are_not_trusted_silently():
+    """Below ten, none is held out to calibrate on."""
+    X, y, groups = np.arange(12.0)[:, None], np.arange(12.0), np.repeat(np.arange(4), 3)
+    with pytest.warns(UserWarning, match=r"only 4 groups: none was held out, so intervals are NOT calibrated"):
+        MetaRegressor(hidden=(), max_iter=10, random_state=0).fit(X, y, groups)

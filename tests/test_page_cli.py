@@ -40,8 +40,8 @@ def test_a_port_that_is_taken_is_named(refused):
 def test_a_missing_extra_is_named(refused, monkeypatch):
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "starlette" else find(name))
-    refused(["demo"], "the page needs starlette: pip install 'metaprior[demo]'")
-    refused(["bench", "page"], "pip install 'metaprior[demo]'")
+    refused(["demo"], "the page needs starlette: pip install starlette")
+    refused(["bench", "page"], "pip install starlette")
 
 
 def test_names_of_the_machine():

@@ -21,7 +21,7 @@ examples:
 
 A step is what a visitor does: a point added or moved, another inner update, a stroke. Every request has other numbers of points,
 updates or strokes, so that a program compiled anew would show. Other work on the machine makes answers late: `processor` is the
-time that cores spent on one, whoever else was there. It needs pip install 'metaprior[demo]'."""
+time that cores spent on one, whoever else was there. It needs starlette and uvicorn (the extra demo)."""
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ examples:
   metaprior demo --host 0.0.0.0 --open-to-network --name my-laptop.local
 
 Only this machine can reach the page, unless told otherwise. Points and drawings stay in the browser, the server keeps none. It
-needs pip install 'metaprior[demo]'; the priors come with the package, no data set is needed."""
+needs starlette and uvicorn (the extra demo); the priors come with the package, no data set is needed."""
 
 NEEDED = ("starlette", "uvicorn")
 
@@ -34,7 +34,7 @@ class Demo:
     port: int = 8421
     """Port to listen at; 0 takes any that is free."""
     browser: bool = True
-    """Whether to open a browser; --no-browser prints the address alone."""
+    """Open it in a browser at once; otherwise the address is printed, and no more."""
     open_to_network: bool = False
     """Allow a --host that other machines can reach. Nobody is asked for a password: use it in networks you trust."""
     name: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME ...")] = ()
@@ -65,4 +65,4 @@ def run(argv: list[str]) -> int:
 def require_extra() -> None:
     """Say what is missing before anything is imported that needs it."""
     if missing := [name for name in NEEDED if importlib.util.find_spec(name) is None]:
-        raise ValueError(f"the page needs {' and '.join(missing)}: pip install 'metaprior[demo]'")
+        raise ValueError(f"the page needs {' and '.join(missing)}: pip install {' '.join(missing)}")

@@ -1,6 +1,7 @@
 """Many small groups: scikit-learn estimators that learn from all of them what a new group needs only a few rows for."""
 
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,7 +20,7 @@ from metaprior.estimators.adapted import READ, AdaptedClassifier, AdaptedRegress
 from metaprior.estimators.columns import Columns, encode, learn_columns
 from metaprior.estimators.computing import small_and_precise
 from metaprior.estimators.groups import gathered
-from metaprior.estimators.learning import Course, Outcome, learn
+from metaprior.estimators.learning import FEWEST, Course, Outcome, learn
 from metaprior.estimators.networks import as_model
 from metaprior.estimators.pieces import Spec, assemble, method_of
 from metaprior.estimators.prior import TablePrior, Target, model_of, scaled, unadapted
@@ -82,6 +83,13 @@ class _Meta:
         if len(rows.counts) < 2:
             raise ValueError(
                 "there is only one group, and nothing to learn from others: use AdaptedRegressor or AdaptedClassifier"
+            )
+        if len(rows.counts) < FEWEST:
+            warnings.warn(
+                f"there are only {len(rows.counts)} groups: none was held out, so intervals are NOT calibrated and likely much "
+                f"too narrow. Learn from {FEWEST} groups or more, better thirty, or take a mixed model",
+                UserWarning,
+                stacklevel=2,
             )
         with _progress(self.max_iter, shown=self.verbose) as report:
             outcome = learn(pieces, rows, self._course(seed, int(rows.counts.max())), report)
