@@ -1,12 +1,11 @@
 """Rebuild the tables of docs from results and cards: `python -m experiments.docs_tables`. No number there is typed."""
 
 import json
-import re
 from collections.abc import Callable, Mapping
 
 from experiments import study
 from experiments.report import layout, markdown, section
-from experiments.tables import Load
+from experiments.tables import Load, with_blocks
 from metaprior.page import priors
 
 DOCS = study.ROOT / "docs"
@@ -103,12 +102,7 @@ BLOCKS: Mapping[str, Mapping[str, Callable[[Load], str]]] = {
 
 def filled(name: str, text: str, load: Load = study.load) -> str:
     """The text of a file with its blocks as the results say."""
-    for block, made in BLOCKS[name].items():
-        whole = f"<!-- {block} -->\n{made(load)}\n<!-- /{block} -->"
-        text, count = re.subn(rf"<!-- {block} -->.*?<!-- /{block} -->", lambda _, whole=whole: whole, text, flags=re.S)
-        if count != 1:
-            raise ValueError(f"docs/{name} needs exactly one block <!-- {block} --> … <!-- /{block} -->, found {count}")
-    return text
+    return with_blocks(text, BLOCKS[name], load, f"docs/{name}")
 
 
 if __name__ == "__main__":

@@ -58,9 +58,14 @@ PAGES = {
 
 def filled(text: str, load: Load = study.load, *, page: str = "README.md") -> str:
     """The text of a page with every marked block replaced by what the results say."""
-    for name in PAGES[page]:
-        whole = f"<!-- {name} -->\n{TABLES[name](load)}\n<!-- /{name} -->"
-        text, count = re.subn(rf"<!-- {name} -->.*?<!-- /{name} -->", lambda _, whole=whole: whole, text, flags=re.S)
+    return with_blocks(text, {name: TABLES[name] for name in PAGES[page]}, load, page)
+
+
+def with_blocks(text: str, blocks: Mapping[str, Callable[[Load], str]], load: Load, page: str) -> str:
+    """The text with what stands between `<!-- name -->` and `<!-- /name -->` made anew, for each block."""
+    for name, made in blocks.items():
+        block = f"<!-- {name} -->\n{made(load)}\n<!-- /{name} -->"
+        text, count = re.subn(rf"<!-- {name} -->.*?<!-- /{name} -->", lambda _, block=block: block, text, flags=re.S)
         if count != 1:
             raise ValueError(f"{page} needs exactly one block <!-- {name} --> … <!-- /{name} -->, found {count}")
     return text
