@@ -65,7 +65,9 @@ class Protocol(NamedTuple):
 
 PROTOCOLS = {
     "paper": Protocol("the paper's protocol: one query a class, classified together", 1, False, 600),
-    "views": Protocol("the same, answers averaged over views: shifted, or mirrored", 1, False, 600, views=True),
+    "views": Protocol(
+        "the same, answers averaged over views: turned and shifted, or mirrored", 1, False, 600, views=True
+    ),
     "strict": Protocol("15 queries a class, classified together", 15, False, 1000),
     "inductive": Protocol("15 queries a class, one by one", 15, True, 1000),
 }

@@ -7,7 +7,7 @@ import pytest
 
 from metaprior import families
 from metaprior.calibration import calibrate
-from metaprior.classes import ClassPredictive, calibration_error, class_predictor, class_scores, labels_of
+from metaprior.classes import ClassPredictive, calibration_error, class_predictor, class_scores, labels_of, together
 from metaprior.last_layer import LastLayer, last_layer
 from metaprior.models import foreign
 from metaprior.predict import Calibration
@@ -62,7 +62,7 @@ def test_calibration_finds_the_temperature_at_which_labels_were_drawn():
     logits = rng.normal(size=(60, 1, 50, 4)) * 1.5
     labels = np.array([[rng.choice(4, p=softmax(f)) for f in task[0]] for task in logits])
     predictor = class_predictor(linear, families.delta())
-    found = calibrate(predictor, (jnp.asarray(3 * logits), jnp.zeros((60, 50))), jnp.asarray(labels))
+    found = calibrate(predictor, (jnp.asarray(3 * logits), jnp.zeros((60, 1, 50))), jnp.asarray(labels))
     assert float(jnp.exp(found.log_noise)) == pytest.approx(3.0, rel=0.06)  # two standard errors of 3,000 labels
 
 
@@ -80,3 +80,13 @@ def test_scores_and_reliability_are_those_of_the_predictions():
 
 def test_a_probability_of_zero_does_not_make_the_score_infinite():
     assert np.isfinite(ClassPredictive(jnp.array([[1.0, 0.0]])).log_density(jnp.array([1]))).all()
+
+
+def test_askings_of_the_same_questions_are_as_many_more_samples():
+    """With draws of weights for each of three askings, at two numbers of steps."""
+    random = np.random.default_rng(0)
+    logits, variance = random.normal(size=(3, 2, 5, 4, 2)), random.uniform(size=(3, 2, 5, 4))
+    found = together((jnp.asarray(logits), jnp.asarray(variance)))
+    for step in range(2):
+        np.testing.assert_array_equal(found[0][step], np.concatenate(logits[:, step]))
+        np.testing.assert_array_equal(found[1][step], np.concatenate(variance[:, step]))

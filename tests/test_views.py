@@ -7,9 +7,12 @@ import pytest
 
 from metaprior.benchmarks.images_problem import Setting, random_pool
 from metaprior.benchmarks.images_problem import set_up as usual
+from metaprior.evaluation import adapted_parts
 from metaprior.models import conv4, seen, views
+from metaprior.predict import Calibration
 from metaprior.settings import Settings, assemble
 from metaprior.training import initial_state
+from metaprior.types import Episode
 
 NETWORK = conv4((9, 10, 2), 3, filters=3)
 PARAMS = jax.tree.map(lambda leaf: leaf + 0.1, NETWORK.init(jax.random.key(0)))
@@ -67,9 +70,34 @@ def test_an_exact_head_is_inferred_from_averaged_features():
     np.testing.assert_allclose(found, expected, atol=1e-8)
 
 
+@pytest.mark.usefixtures("quick_compile")
+def test_a_task_of_characters_is_judged_by_all_four_ways_to_turn_it():
+    """Probabilities are the mean over tasks that were turned by hand, and so the same whichever way the task was given."""
+    setting = Setting("omniglot", ways=2, shots=1, queries=2, meta_batch=1, filters=2, target=None)
+    plain = usual(setting, "gem-bml+last-layer", precision=None)
+    state, episode = initial_state(plain), plain.tasks.sample(jax.random.key(1), *random_pool("omniglot", 3, 4))
+    turn = lambda k: Episode(*(part._replace(x=jnp.asarray(np.rot90(part.x, k, (1, 2)))) for part in episode))
+    once = Calibration(jnp.log(0.5), jnp.zeros(()))
+
+    def probabilities(setup, task):
+        setup = setup._replace(tasks=setup.tasks._replace(evaluation=lambda key: task))
+        first, rest, _ = adapted_parts(setup, setup.predictor, state, jax.random.key(3), (0, 1))
+        parts = first, jax.tree.map(lambda leaf: leaf[0], rest)
+        return np.stack([setup.predictor.finish(part, once).probabilities for part in parts])
+
+    turned = assemble(plain.settings, views=True)
+    assert turned.turned and not plain.turned
+    seen_plainly = turned._replace(turned=False)
+    expected = np.mean([probabilities(seen_plainly, turn(k)) for k in range(4)], axis=0)
+    assert np.abs(probabilities(seen_plainly, episode) - expected).max() > 1e-3
+    for k in range(4):
+        np.testing.assert_allclose(probabilities(turned, turn(k)), expected, atol=1e-10)
+
+
 def test_photographs_are_mirrored_and_characters_shifted():
     names = {name: assemble(Settings(name, filters=2), views=True).model.name for name in ("omniglot", "miniimagenet")}
     assert [name.removeprefix("conv4-") for name in names.values()] == ["28x28x1-5-9-views", "84x84x3-5-2-views"]
+    assert not assemble(Settings("miniimagenet", filters=2), views=True).turned  # a house on its side is no other house
 
 
 def test_what_cannot_be_seen_otherwise_is_refused_in_words():

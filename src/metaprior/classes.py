@@ -59,7 +59,7 @@ def class_predictor(model: Model, family: Family, *, inductive: bool = False, nu
         logits = answers(HeadParams(q.features, q.mean), support, x)
         unit = HeadParams(q.features, jnp.eye(q.mean.shape[0], dtype=q.mean.dtype))
         roots = answers(unit, support, x) @ cholesky(Full(q.mean, q.tril))
-        return logits[None], jnp.square(roots).sum(axis=1)
+        return logits[None], jnp.square(roots).sum(axis=1)[None]
 
     def prepare(key, prior, q, support, x):
         del prior
@@ -67,14 +67,30 @@ def class_predictor(model: Model, family: Family, *, inductive: bool = False, nu
             return exact(q, support, x)
         draws = family.samples(key, q, 1 if family.name == "delta" else num_samples)
         logits = jax.vmap(lambda params: answers(params, support, x))(draws)
-        return logits, jnp.zeros(logits.shape[1], logits.dtype)
+        return logits, jnp.zeros(logits.shape[:2], logits.dtype)
 
     def finish(parts, calibration):
         logits, variance = parts
         noise = jnp.exp(calibration.log_noise) * jnp.sqrt(1 + jnp.exp(2 * calibration.log_width) * variance)
-        return ClassPredictive(jax.nn.softmax(logits / noise[None, :, None]).mean(axis=0))
+        return ClassPredictive(jax.nn.softmax(logits / noise[:, :, None]).mean(axis=0))
 
     return Predictor("classes", prepare, finish)
+
+
+def together(parts: tuple[Array, Array]) -> tuple[Array, Array]:
+    """What several askings of the same questions gave (leading axis), as one: probabilities are averaged over all of them.
+
+    >>> logits, variance = together((jnp.zeros((4, 10, 3, 2)), jnp.zeros((4, 10, 3))))
+    >>> logits.shape, variance.shape
+    ((40, 3, 2), (40, 3))
+    """
+    logits, variance = parts  # [askings, …, samples, N, C], [askings, …, samples, N]
+
+    def as_samples(leaf, axis):
+        moved = jnp.moveaxis(leaf, 0, axis - 1)
+        return moved.reshape(*moved.shape[: axis - 1], -1, *moved.shape[axis + 1 :])
+
+    return as_samples(logits, -3), as_samples(variance, -2)
 
 
 def class_scores(predictive: ClassPredictive, y: Array) -> ClassScores:

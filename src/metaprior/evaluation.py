@@ -10,12 +10,12 @@ from jaxtyping import Array, Float
 
 from metaprior import metrics
 from metaprior.calibration import calibrate
-from metaprior.classes import ClassPredictive, ClassScores, calibration_error, class_scores
+from metaprior.classes import ClassPredictive, ClassScores, calibration_error, class_scores, together
 from metaprior.heads import memory_with_classes, with_classes
 from metaprior.meta import State, task_keys
 from metaprior.predict import Calibration, Predictor
 from metaprior.settings import Setup
-from metaprior.types import Data
+from metaprior.types import Data, Episode
 
 # Fixed and apart: training draws from the run's seed, validation and test from these. Widths and noise are chosen on the former.
 VALIDATION_SEED, TEST_SEED = 1_000_001, 5_000_011
@@ -48,9 +48,21 @@ def for_classes(setup: Setup, state: State, classes: int) -> State:
 
 def adapted_parts(setup: Setup, predictor: Predictor, state: State, key, at: Sequence[int], pool=()):
     """Adapt to one task and prepare its predictions: (parts before any step or None, later parts stacked, episode)."""
-    key_task, key_adapt, key_predict = jax.random.split(key, 3)
+    key_task, *keys = jax.random.split(key, 3)
     state = for_classes(setup, state, setup.tasks.outputs)
     episode = setup.tasks.evaluation(key_task, *pool)
+
+    def parts(episode: Episode):
+        return _parts(setup, predictor, state, keys, at, episode)
+
+    if not setup.turned:
+        return *parts(episode), episode
+    first, rest = jax.lax.map(parts, all_turns(episode))
+    return None if first is None else together(first), together(rest), episode
+
+
+def _parts(setup: Setup, predictor: Predictor, state: State, keys, at: Sequence[int], episode: Episode):
+    key_adapt, key_predict = keys
     exact = setup.learner.method.inference == "conjugate"  # every step after the first changes nothing
     posteriors = setup.learner.adapt(key_adapt, state, episode.support, min(max(at), 1) if exact else max(at))
     nothing = Data(episode.support.x[:0], episode.support.y[:0])
@@ -65,7 +77,16 @@ def adapted_parts(setup: Setup, predictor: Predictor, state: State, key, at: Seq
     rest = jax.vmap(lambda q: prepare(q, episode.support))(jax.tree.map(lambda leaf: leaf[different], posteriors))
     if exact:
         rest = jax.tree.map(lambda leaf: jnp.repeat(leaf, len(later), axis=0), rest)
-    return first, rest, episode
+    return first, rest
+
+
+def all_turns(episode: Episode) -> Episode:
+    """Four tasks in one, stacked: all images as they are, and turned by 90, 180 and 270 degrees."""
+
+    def one(quarters: int) -> Episode:
+        return Episode(*(part._replace(x=jnp.rot90(part.x, quarters, axes=(1, 2))) for part in episode))
+
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *map(one, range(4)))
 
 
 def calibrate_steps(
@@ -152,8 +173,8 @@ def scores(
 
     @jax.jit
     def run(keys, data):
-        together = side_by_side(setup, at, num_tasks, data)
-        return jax.lax.map(lambda key: one_task(key, data), keys, batch_size=together)
+        size = side_by_side(setup, at, num_tasks, data)
+        return jax.lax.map(lambda key: one_task(key, data), keys, batch_size=size)
 
     return run(task_keys(jax.random.key(seed), num_tasks), setup.tasks.pool(split) if pool is None else pool)
 

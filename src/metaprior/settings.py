@@ -145,6 +145,7 @@ class Setup(NamedTuple):
     learner: MetaLearner
     predictor: Predictor
     rl: RLSetup | None = None  # where an agent acts: its environment, and what its meta-step is
+    turned: bool = False  # whether a task is judged by all four ways to turn its images
 
 
 def usual(tasks: str) -> Settings:
@@ -224,7 +225,7 @@ def assemble(
         predictor = class_predictor(model, learner.cell.family, inductive=inductive)
     else:
         predictor = default_predictor(model.apply, learner.cell.family, method.inference, num_functions=0)
-    return Setup(settings, tasks, model, likelihood, learner, predictor)
+    return Setup(settings, tasks, model, likelihood, learner, predictor, turned=views and tasks.turns)
 
 
 def _acting(settings: Settings, method: methods.Method, other: Environment | None) -> Setup:

@@ -50,7 +50,7 @@ class Evaluate:
     inductive: bool = False
     """Classify images one by one: batch statistics come from the support alone."""
     views: bool = False
-    """Average answers over views of an image: characters shifted by up to a pixel (nine views), photographs mirrored (two)."""
+    """Average answers over views: characters turned by 90° and shifted by up to a pixel (36), photographs mirrored (two)."""
     rollouts: int | None = None
     """Of agents: trajectories of each update, and of each mean return."""
     out: Annotated[Path | None, tyro.conf.arg(help_behavior_hint=f"(default: RUN/{FILE})")] = None

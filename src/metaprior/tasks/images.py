@@ -109,6 +109,7 @@ def image_tasks(
         shape=shape,
         pool=pool,
         classes=lambda split: getattr(image_set(), split).classes,
+        turns=look.characters,
     )
 
 
