@@ -83,6 +83,7 @@ ASIDE: dict[str, dict[str, Any]] = {
     "augmented": {"augmented": True},
     "plain": {"augmented": False},
     "resnet12": {"network": "resnet12"},
+    "trained 20-way": {"train_ways": 20},
 }
 
 
@@ -134,7 +135,7 @@ def measure(settings: Settings, cell: study.Cell) -> study.Results:
 
 def seeds_of(settings: Settings, cell: study.Cell) -> tuple[int, ...]:
     """All of them for the methods that are repeated, the first for the others."""
-    return settings.seeds if cell[2] in REPEATED and cell[1] == "best" else settings.seeds[:1]
+    return settings.seeds if cell[2] in REPEATED and cell[1] in ("best", "trained 20-way") else settings.seeds[:1]
 
 
 def iterations_of(settings: Settings, cell: study.Cell) -> int:

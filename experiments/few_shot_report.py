@@ -94,7 +94,11 @@ OURS = "gem-bml+last-layer"  # GEM-BML+ as well, with a head that is inferred ex
 def _printed(results: study.Results, row: Mapping[str, Any]) -> float | None:
     """The paper's number for a row; for GEM-BML+ with an exact head, that of GEM-BML+ in the same setting and protocol."""
     setting, kind, *_ = row["setting"].split(", ")
-    if row["method"] != OURS or kind != "best" or row["metric"].split(", ")[1] not in ("paper", "views"):
+    if (
+        row["method"] != OURS
+        or kind not in ("best", "trained 20-way")
+        or row["metric"].split(", ")[1] not in ("paper", "views")
+    ):
         return row["paper"]
     of_paper = few_shot.PAPER.get(results["settings"]["tasks"], {})
     return of_paper.get("gem-bml+", {}).get(setting)
