@@ -1,7 +1,7 @@
 """How fast agents live: environment steps a second of rollouts and of whole meta-iterations, on whatever is at hand.
 
-Half-cheetah runs on MuJoCo's C engine where JAX computes on a CPU, and by `cheetah_plane` where it has an accelerator. The first
-call, which compiles, is not counted. The command is `metaprior bench rl`.
+Half-cheetah runs on MuJoCo's C engine where JAX computes on a CPU, and by equations of its own where it has an
+accelerator. The first call, which compiles, is not counted. The command is `metaprior bench rl`.
 """
 
 import statistics

@@ -1,4 +1,4 @@
-"""Half-cheetah by equations of its own, for accelerators: MuJoCo's physics of a body that moves in a plane.
+"""Half-cheetah by equations of its own, as arrays: MuJoCo's physics of a body that moves in a plane.
 
 MJX is MuJoCo for any robot, and its step is a large program. Half-cheetah needs a small one: angles add up along a limb, so that
 positions and Jacobians are closed forms; contact forces are in `contact_forces`. Each step agrees with the C engine to rounding.

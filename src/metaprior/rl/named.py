@@ -11,6 +11,7 @@ import jax.numpy as jnp
 
 from metaprior.names import require_known
 from metaprior.rl.cheetah_cpu import cheetah_cpu
+from metaprior.rl.cheetah_kernel import cheetah_kernel
 from metaprior.rl.cheetah_plane import cheetah_plane
 from metaprior.rl.environment import Environment, Task
 from metaprior.rl.navigation import REACH, Goal, navigation
@@ -86,7 +87,8 @@ def _numbers(name: str, words: Sequence[str], count: int) -> list[float]:
 
 def _cheetah(goal: str, **options) -> Environment:
     """By the C engine on processors, by equations of its own on accelerators: each is written for what it runs on."""
-    return (cheetah_cpu if jax.default_backend() == "cpu" else cheetah_plane)(goal, **options)
+    engines = {"cpu": cheetah_cpu, "gpu": cheetah_kernel}
+    return engines.get(jax.default_backend(), cheetah_plane)(goal, **options)
 
 
 ENVIRONMENTS: Mapping[str, Named] = MappingProxyType(

@@ -1,0 +1,293 @@
+"""One step of half-cheetah in single numbers: forces, what limits and the ground push back, the accelerations that follow.
+
+The same physics as in `cheetah_plane`, on the tree of `cheetah_tree`.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import reduce
+from operator import add
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from metaprior.rl.cheetah_body import Rows
+from metaprior.rl.cheetah_tree import (
+    JOINTS,
+    TRUNK,
+    Frame,
+    Matrix,
+    Number,
+    Place,
+    Stiffness,
+    Tree,
+    Triple,
+    above,
+    along_tree,
+    frames_of,
+    joint_forces,
+    matrix_of,
+    motions,
+)
+
+LEAST = 1e-15  # MuJoCo's
+CLOSE = 1e-4  # of a length: so near two guesses lie on one piece, where the second is exact
+SEARCHES = 40  # most steps of a line search; it takes two or three
+Numbers = Sequence[Number]
+
+
+def substep(
+    tree: Tree, qpos: Numbers, qvel: Numbers, start: Numbers, action: Numbers, iterations: int
+) -> tuple[list[Number], list[Number], list[Number]]:
+    """One step of the engine: positions, velocities and accelerations after it."""
+    body, frames = tree.body, frames_of(tree, qpos)
+    inertia, free = smooth(tree, frames, qpos, qvel, action)
+    touching = touching_of(tree, frames, qpos, qvel)
+    found, pushed = newton(tree, frames, inertia, free, touching, start, iterations)
+    step = float(body.step)
+    # The friction of joints is taken as it will be after the step.
+    damped = {(i, j): value + step * float(body.friction[i]) if i == j else value for (i, j), value in inertia.items()}
+    gained = solve(tree, damped, [f + p for f, p in zip(free, pushed, strict=True)])
+    after = [speed + step * gain for speed, gain in zip(qvel, gained, strict=True)]
+    return [place + step * speed for place, speed in zip(qpos, after, strict=True)], after, found
+
+
+def smooth(
+    tree: Tree, frames: dict[int, Frame], qpos: Numbers, qvel: Numbers, action: Numbers
+) -> tuple[Matrix, list[Number]]:
+    """Inertia, and the forces other than those of limits and contacts."""
+    body, bodies = tree.body, range(TRUNK, JOINTS)
+    centre = dict(zip(bodies, ((float(x), float(z)) for x, z in body.centres.at), strict=True))
+    mass = dict(zip(bodies, map(float, body.masses), strict=True))
+    places = {joint: frames[joint].place(*centre[joint]) for joint in bodies}
+    inertia = matrix_of(tree, frames, {joint: places[joint].stiff(mass[joint], 0.0, mass[joint]) for joint in bodies})
+    # Rotations and motors have an inertia that does not depend on where the body is.
+    inertia = {(i, j): value + float(body.turning[i, j]) for (i, j), value in inertia.items()}
+    pulls = outwards(tree, frames, qvel, centre)
+    gravity = Place(*map(float, body.gravity))
+    pushes = {
+        joint: places[joint].pushed(mass[joint] * (gravity.x + pull.x), mass[joint] * (gravity.z + pull.z))
+        for joint, pull in pulls.items()
+    }
+    forces = joint_forces(tree, frames, pushes)
+    for joint in range(JOINTS):
+        motors = [float(gear) * each for gear, each in zip(body.gear[joint], action, strict=True) if gear]
+        spring, rest, friction = (float(of[joint]) for of in (body.spring, body.rest, body.friction))
+        forces[joint] = forces[joint] + sum(motors) - spring * (qpos[joint] - rest) - friction * qvel[joint]
+    return inertia, forces
+
+
+def outwards(
+    tree: Tree, frames: dict[int, Frame], qvel: Numbers, centre: dict[int, tuple[float, float]]
+) -> dict[int, Place]:
+    """What turns is drawn inwards, so that it pulls outwards: at each centre of mass, in units of acceleration."""
+    turns = along_tree(tree, qvel[TRUNK], lambda joint, turn: turn + qvel[joint])
+
+    def drawn(pull: Place, joint: int, x: float, z: float) -> Place:
+        arm, fast = frames[joint].turned(x, z), turns[joint] * turns[joint]
+        return Place(pull.x + arm.x * fast, pull.z + arm.z * fast)
+
+    offset = lambda joint: (float(tree.body.offset[joint, 0]), float(tree.body.offset[joint, 1]))
+    joints = along_tree(tree, Place(0.0, 0.0), lambda joint, pull: drawn(pull, tree.parents[joint], *offset(joint)))
+    return {joint: drawn(pull, joint, *centre[joint]) for joint, pull in joints.items()}
+
+
+# --- limits and contacts ----------------------------------------------------------------------------------------------
+
+
+class Touching(NamedTuple):
+    """Rows that push where they move by less than `target`: one for each limit, then three for each tip."""
+
+    signs: list[Number]  # of limits: which way they push
+    places: list[Place]  # where tips touch
+    target: list[Number]
+    strength: list[Number]  # zero where nothing touches
+
+
+def touching_of(tree: Tree, frames: dict[int, Frame], qpos: Numbers, qvel: Numbers) -> Touching:
+    """All that may push."""
+    body, signs, places, gaps = tree.body, [], [], []
+    for joint in tree.limited:
+        low, high = qpos[joint] - float(body.limits[joint, 0]), float(body.limits[joint, 1]) - qpos[joint]
+        signs.append(jnp.where(low < high, 1.0, -1.0))
+        gaps.append(jnp.minimum(low, high))
+    for owner, (x, z), radius in zip(tree.owners, body.tips.at, body.radius, strict=True):
+        end = frames[owner].place(float(x), float(z))
+        gaps.append(end.z - float(radius))
+        places.append(Place(end.x, gaps[-1] / 2))  # halfway between the ground and what has sunk into it
+    rows = Touching(signs, places, [], [])
+    speeds = moved(tree, frames, rows, qvel)
+    for number, gap in enumerate(gaps):
+        limits = len(signs)
+        if number < limits:
+            _push(rows, body.limit_rows, [tree.limited[number]], gap, speeds[number : number + 1])
+        else:
+            first = 3 * (number - limits)
+            _push(rows, body.contact_rows, range(first, first + 3), gap, speeds[limits + first : limits + first + 3])
+    return rows
+
+
+def _push(into: Touching, rows: Rows, which: Sequence[int], gap: Number, speeds: Numbers) -> None:
+    """What rows want, and how strongly, as MuJoCo has it: springs that grow stiff with depth. Above zero a gap is open."""
+    least, most, width, middle, _ = map(float, rows.impedance[which[0]])
+    depth = jnp.minimum(jnp.abs(gap) / width, 1.0)
+    early = depth * depth / middle
+    late = 1 - (1 - depth) * (1 - depth) / (1 - middle)
+    impedance = least + jnp.where(depth < middle, early, late) * (most - least)
+    softness = jnp.maximum(float(rows.weight[which[0]]) * (1 - impedance) / impedance, LEAST)
+    for row, speed in zip(which, speeds, strict=True):
+        into.target.append(-speed * float(rows.damping[row]) - impedance * float(rows.stiffness[row]) * gap)
+        into.strength.append(jnp.where(gap < 0, float(rows.edges[row]) / softness, 0.0))
+
+
+def moved(tree: Tree, frames: dict[int, Frame], rows: Touching, speeds: Numbers) -> list[Number]:
+    """How rows move when joints do."""
+    bodies = motions(tree, frames, speeds)
+    found = [sign * speeds[joint] for sign, joint in zip(rows.signs, tree.limited, strict=True)]
+    for owner, place, slip in zip(tree.owners, rows.places, tree.slips, strict=True):
+        along, up = place.moving(bodies[owner])
+        found += [up, up + slip * along, up - slip * along]
+    return found
+
+
+def forces_of(tree: Tree, frames: dict[int, Frame], rows: Touching, pushes: Numbers) -> list[Number]:
+    """What rows that push are to the joints."""
+    limits = len(rows.signs)
+    whole: dict[int, list[Triple]] = {joint: [] for joint in range(TRUNK, JOINTS)}
+    for tip, (owner, place, slip) in enumerate(zip(tree.owners, rows.places, tree.slips, strict=True)):
+        middle, ahead, back = pushes[limits + 3 * tip : limits + 3 * tip + 3]
+        whole[owner].append(place.pushed(slip * (ahead - back), middle + ahead + back))
+    found = joint_forces(tree, frames, {joint: reduce(add, pushed) for joint, pushed in whole.items()})
+    for joint, sign, push in zip(tree.limited, rows.signs, pushes[:limits], strict=True):
+        found[joint] = found[joint] + sign * push
+    return found
+
+
+def stiffened(tree: Tree, frames: dict[int, Frame], inertia: Matrix, rows: Touching, strength: Numbers) -> Matrix:
+    """Inertia, and how rows resist."""
+    limits = len(rows.signs)
+    whole: dict[int, list[Stiffness]] = {joint: [] for joint in range(TRUNK, JOINTS)}
+    for tip, (owner, place, slip) in enumerate(zip(tree.owners, rows.places, tree.slips, strict=True)):
+        middle, ahead, back = strength[limits + 3 * tip : limits + 3 * tip + 3]
+        whole[owner].append(place.stiff(slip * slip * (ahead + back), slip * (ahead - back), middle + ahead + back))
+    added = matrix_of(tree, frames, {joint: reduce(add, stiff) for joint, stiff in whole.items()})
+    found = {place: value + added[place] for place, value in inertia.items()}
+    for joint, strong in zip(tree.limited, strength[:limits], strict=True):
+        found[joint, joint] = found[joint, joint] + strong
+    return found
+
+
+# --- accelerations ----------------------------------------------------------------------------------------------------
+
+
+class Search(NamedTuple):
+    """A loop that goes on until all are done, or it has gone on for long enough."""
+
+    count: Number
+    waiting: Number  # 1 where it is not done
+    found: Any
+
+
+def until_done(once: Callable[[Any], tuple[Any, Number]], first: Any, like: Number, most: int) -> Any:
+    """Repeat; `once` says what it found, and where it was not the last time that was needed."""
+
+    def again(search: Search) -> Search:
+        found, waiting = once(search.found)
+        keep = lambda new, old: jnp.where(search.waiting > 0, new, old)
+        return Search(search.count + 1, keep(jnp.where(waiting, 1, 0), 0), jax.tree.map(keep, found, search.found))
+
+    goes_on = lambda search: (search.count < most) & (jnp.max(search.waiting) > 0)
+    waiting = jnp.where(like == like, 1, 1)
+    return jax.lax.while_loop(goes_on, again, Search(jnp.int32(0), waiting, first)).found
+
+
+def newton(
+    tree: Tree,
+    frames: dict[int, Frame],
+    inertia: Matrix,
+    free: Numbers,
+    rows: Touching,
+    start: Numbers,
+    iterations: int,
+) -> tuple[list[Number], list[Number]]:
+    """The accelerations, and the forces that limits and contacts add: see `contact_forces`."""
+    away = lambda a: [move - target for move, target in zip(moved(tree, frames, rows, a), rows.target, strict=True)]
+    pushing = lambda now: [jnp.where(gap < 0, strong, 0.0) for gap, strong in zip(now, rows.strength, strict=True)]
+    rounding = 100 * jnp.finfo(jnp.result_type(start[0])).eps
+    forces = lambda now, active: forces_of(tree, frames, rows, [-d * gap for d, gap in zip(active, now, strict=True)])
+
+    def once(a):
+        now = away(a)
+        active = pushing(now)
+        uphill = [value - f for value, f in zip(product(inertia, a), free, strict=True)]
+        down = [force - up for force, up in zip(forces(now, active), uphill, strict=True)]
+        way = solve(tree, stiffened(tree, frames, inertia, rows, active), down)
+        moving = moved(tree, frames, rows, way)
+        length = lowest(dot(way, uphill), dot(way, product(inertia, way)), now, moving, rows.strength)
+        # While no row begins or ceases to push all is a parabola, and this was its minimum.
+        changed = jnp.abs(length - 1) > CLOSE
+        for gap, move, strong in zip(now, moving, rows.strength, strict=True):
+            after = gap + length * move
+            changed |= ((gap < 0) != (after < 0)) & (strong > 0) & (jnp.abs(after) > rounding * jnp.abs(gap))
+        return tuple(each + length * step for each, step in zip(a, way, strict=True)), changed
+
+    found = until_done(once, tuple(start), start[0], iterations)
+    now = away(found)
+    return list(found), forces(now, pushing(now))
+
+
+def lowest(slope: Number, bend: Number, away: Numbers, moving: Numbers, strength: Numbers) -> Number:
+    """The t > 0 where slope·t + ½ bend·t² + ½ Σ D min(away + moving·t, 0)² is least.
+
+    Its derivative rises along straight pieces: Newton's method is exact on the last of them, and between what is known to lie
+    below and above it does not run away. Where no row begins or ceases to push t is one.
+    """
+
+    def once(known):
+        t, low, high = known
+        rising, steep = slope + bend * t, bend
+        for gap, move, strong in zip(away, moving, strength, strict=True):
+            short = gap + move * t
+            part = jnp.where(short < 0, strong * move, 0.0)
+            rising, steep = rising + part * short, steep + part * move
+        low, high = jnp.where(rising < 0, t, low), jnp.where(rising < 0, high, t)
+        further = t - rising / jnp.where(steep > 0, steep, 1.0)
+        better = jnp.where((further >= low) & (further <= high), further, (low + high) / 2)
+        return (better, low, high), jnp.abs(better - t) > CLOSE * t
+
+    one = slope * 0 + 1
+    found, _, _ = until_done(once, (one, one * 0, one * 1e6), slope, SEARCHES)
+    return jnp.where(bend > 0, found, 0.0)  # nowhere to go: the line is a point
+
+
+def dot(left: Numbers, right: Numbers) -> Number:
+    """Of two vectors."""
+    return sum(a * b for a, b in zip(left, right, strict=True))
+
+
+def product(matrix: Matrix, vector: Numbers) -> list[Number]:
+    """Of a matrix and a vector."""
+    found: list[Number] = [0.0] * JOINTS
+    for (i, j), value in matrix.items():
+        found[i] = found[i] + value * vector[j]
+        if i != j:
+            found[j] = found[j] + value * vector[i]
+    return found
+
+
+def solve(tree: Tree, matrix: Matrix, right: Numbers) -> list[Number]:
+    """By factors L^T D L, from the feet to the trunk: so zeros stay zeros (Featherstone 2008, table 6.3)."""
+    left, found, inverse = dict(matrix), list(right), {}
+    for k in reversed(range(JOINTS)):
+        inverse[k] = 1 / left[k, k]
+        for i in above(tree, k):
+            share = left[i, k] * inverse[k]
+            for j in [i, *above(tree, i)]:
+                left[j, i] = left[j, i] - share * left[j, k]
+            left[i, k] = share
+            found[i] = found[i] - share * found[k]
+    for k in range(JOINTS):
+        found[k] = found[k] * inverse[k]
+        for i in above(tree, k):
+            found[k] = found[k] - left[i, k] * found[i]
+    return found
