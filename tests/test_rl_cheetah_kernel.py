@@ -79,7 +79,8 @@ def test_line_search_ends_where_the_slope_is_nought():
     away, moving, strength = draw.normal(size=(8, 50)), draw.normal(size=(8, 50)), draw.exponential(3.0, (8, 50))
     bend = draw.exponential(1.0, 50)
     slope = -draw.exponential(5.0, 50) - (strength * moving * np.minimum(away, 0)).sum(axis=0)  # downhill at the start
-    found = np.asarray(cheetah_numbers.lowest(*map(jnp.asarray, (slope, bend)), *map(list, (away, moving, strength))))
+    parts = [list(part) for part in (away, moving, strength)]
+    found = np.asarray(cheetah_numbers.lowest(jnp.asarray(slope), jnp.asarray(bend), parts[0], parts[1], parts[2]))
     left = slope + bend * found + (strength * moving * np.minimum(away + moving * found, 0)).sum(axis=0)
     np.testing.assert_allclose(left, 0, atol=1e-9)
     assert (found > 0).all() and (np.abs(found - 1) > 0.1).any()

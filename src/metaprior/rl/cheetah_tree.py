@@ -1,7 +1,7 @@
 """Half-cheetah's physics in single numbers, each of which may be a number for every cheetah: no matrix, no array of joints.
 
 So the whole of a step can be one program of an accelerator (`cheetah_kernel`). What makes it short is that the body is a tree in
-a plane. A motion of one of its bodies is a `Triple`: how fast it goes along x and z on the ground below the trunk, and how fast it
+a plane. A motion of one of its bodies is a `Triple`: how fast it goes along x and z on the ground below the trunk, how fast it
 turns. So is what pushes a body. Motions add up from the trunk to the feet, and pushes from the feet to the trunk.
 """
 
