@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from metaprior.calibration import calibrate
 from metaprior.evaluation import TEST_SEED, TOGETHER, VALIDATION_SEED
@@ -20,7 +20,7 @@ from metaprior.page import bands, curves, priors
 from metaprior.page.bands import Bands
 from metaprior.page.curves import MOST_POINTS, STEPS
 from metaprior.page.padded import Points
-from metaprior.predict import Calibration
+from metaprior.predict import Calibration, Predictive
 from metaprior.settings import Settings, assemble, tasks_of
 from metaprior.types import Prior
 
@@ -29,6 +29,7 @@ SCORED = (1, 2, 3, 4, 5, 7, 10, 13, 16)  # … and with which they are judged: b
 VALIDATION_TASKS, TEST_TASKS = 100, 600
 VALIDATION_INPUTS, TEST_INPUTS = 41, 100  # of the grid on which a curve is compared with its band
 FIT_STEPS = 150  # of Adam, from the best of a grid
+RAN_AWAY = 100.0  # an answer beyond this, twenty times the largest amplitude, is of a method that diverged on the task
 Report = Callable[[int, int, str], None]  # (done, of how many, what)
 
 
@@ -46,6 +47,15 @@ class Scores(NamedTuple):
     mse: Float[Array, "..."]
     nll: Float[Array, "..."]
     coverage90: Float[Array, "..."]
+    ran_away: Float[Array, "..."]
+
+
+UNIT = Calibration(*map(jnp.asarray, (0.0, 0.0, 0.0, 0.0, 1.0)))
+
+
+def steady(predictive: Predictive) -> Bool[Array, ""]:
+    """Whether a method found an answer at all."""
+    return (jnp.abs(predictive.mean) < RAN_AWAY).all()  # which NaN is not
 
 
 class Programs(NamedTuple):
@@ -111,7 +121,11 @@ def programs(method: str) -> Programs:
     def fit(prior: Prior, tasks: Shown, steps) -> Calibration:
         prepare = lambda points: predictor.prepare(prior, points, steps, tasks.x)
         parts = jax.lax.map(prepare, tasks.points, batch_size=min(TOGETHER, len(tasks.y)))
-        return calibrate(predictor, parts, tasks.y, steps=FIT_STEPS)
+        # No width is right for tasks on which a method diverges, and one of them would decide the bands of all others.
+        kept = jax.vmap(lambda part: steady(predictor.finish(part, UNIT)))(parts)
+        parts = jax.vmap(lambda part, keep: jax.tree.map(lambda leaf: jnp.where(keep, leaf, 0), part))(parts, kept)
+        weights = jnp.broadcast_to(kept[:, None], tasks.y.shape).astype(tasks.y.dtype)
+        return calibrate(predictor, parts, tasks.y, weights=weights, steps=FIT_STEPS)
 
     def score(prior: Prior, found: Bands, tasks: Shown) -> Scores:
         def of_task(task) -> Scores:
@@ -124,6 +138,7 @@ def programs(method: str) -> Programs:
                 mse=jnp.square(mean[:, 0] - y).mean(),
                 nll=-predictive.log_density(y).mean(),
                 coverage90=inside.astype(y.dtype).mean(),
+                ran_away=1 - steady(predictive).astype(y.dtype),
             )
 
         return jax.lax.map(of_task, (tasks.points, tasks.y), batch_size=min(TOGETHER, len(tasks.y)))
@@ -134,6 +149,7 @@ def programs(method: str) -> Programs:
 def summary(by_points: list[Scores]) -> dict[str, Any]:
     """Averages over tasks for each number of points, ready for JSON; bounds are half-widths of 95 % intervals."""
     half = lambda values: 1.96 * values.std() / len(values) ** 0.5
-    columns = {name: [float(getattr(found, name).mean()) for found in by_points] for name in Scores._fields}
-    bounds = {f"{name}_ci95": [float(half(getattr(found, name))) for found in by_points] for name in Scores._fields}
+    number = lambda value: float(value) if jnp.isfinite(value) else None  # JSON has no infinities
+    columns = {name: [number(getattr(found, name).mean()) for found in by_points] for name in Scores._fields}
+    bounds = {f"{name}_ci95": [number(half(getattr(found, name))) for found in by_points] for name in Scores._fields}
     return {"steps": STEPS, "tasks": len(by_points[0].mse), "points": list(SCORED), **columns, **bounds}

@@ -31,8 +31,8 @@ def curves() -> str:
     """Coverage, NLL and squared error by the number of points."""
     shown = (
         ("coverage of 90 % band", "coverage90", _percent),
-        ("NLL", "nll", lambda value: f"{value:.2f}".replace("-", "−")),
-        ("MSE", "mse", lambda value: f"{value:.2g}" if value < 0.01 else f"{value:.2f}"),
+        ("NLL", "nll", _number),
+        ("MSE", "mse", _number),
     )
     return "\n\n".join(_by_points(*one) for one in shown)
 
@@ -47,6 +47,13 @@ def _by_points(title: str, name: str, written: Any) -> str:
     lines = [(*where, *map(written, scores[name])) for where, scores in cards.items()]
     head = (f"{title}: curves", "prior", f"{points[0]} point", *(str(count) for count in points[1:]))
     return _table(head, lines)
+
+
+def _number(value: float | None) -> str:
+    """Means over tasks on which a method diverged are beyond all bounds, and how far says nothing."""
+    if value is None or value > 1000:
+        return "> 1000"
+    return f"{value:.1g}" if 0 < value < 0.01 else f"{value:.2f}".replace("-", "−")
 
 
 def _card(name: str) -> dict[str, Any]:
