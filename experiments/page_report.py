@@ -1,7 +1,7 @@
 """Tables of what the page's priors reach, made of the cards that lie beside them."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from metaprior.page import priors
@@ -28,23 +28,25 @@ def characters() -> str:
 
 
 def curves() -> str:
-    """Coverage, NLL and squared error by the number of points."""
+    """Coverage, NLL and squared error by the number of points, and where a method diverges."""
     shown = (
         ("coverage of 90 % band", "coverage90", _percent),
         ("NLL", "nll", _number),
         ("MSE", "mse", _number),
     )
-    return "\n\n".join(_by_points(*one) for one in shown)
+    diverged = _by_points("tasks that diverge", "ran_away", _percent, kept=any)
+    return "\n\n".join([*(_by_points(*one) for one in shown), diverged])
 
 
-def _by_points(title: str, name: str, written: Any) -> str:
+def _by_points(title: str, name: str, written: Any, kept: Callable[[Sequence[Any]], bool] = bool) -> str:
+    """A line for each prior whose scores are to be kept."""
     cards = {
         (tasks, method): _card(priors.curve_name(tasks, method))["scores"]
         for tasks in priors.CURVES
         for method in priors.METHODS
     }
     (points,) = {tuple(scores["points"]) for scores in cards.values()}
-    lines = [(*where, *map(written, scores[name])) for where, scores in cards.items()]
+    lines = [(*where, *map(written, scores[name])) for where, scores in cards.items() if kept(scores[name])]
     head = (f"{title}: curves", "prior", f"{points[0]} point", *(str(count) for count in points[1:]))
     return _table(head, lines)
 

@@ -69,27 +69,33 @@ def test_what_a_card_holds_is_read_as_it_was():
 # --- coverage ---------------------------------------------------------------------------------------------------------
 
 
-def coverage(opened, tasks, method, count, num_curves):
-    """Through the page's own answers, on curves drawn by numpy: no task of any split."""
+def coverages(opened, tasks, method, count, num_curves):
+    """Through the page's own answers, on curves drawn by numpy, no task of any split."""
     rng, ranges, found = np.random.default_rng(7), SETTINGS[tasks], []
     for _ in range(num_curves):
         truth = Truth(*(rng.uniform(*getattr(ranges, name)) for name in ("amplitude", "frequency", "phase")))
         x = rng.uniform(curves.LEFT, curves.RIGHT, count)
         points = [*zip(x, truth.amplitude * np.sin(truth.frequency * x + truth.phase), strict=True)]
         found.append(opened.answer(tasks, method, points, curves.STEPS, truth)["coverage"])
-    return np.mean(found)
+    return np.array(found)
 
 
 @pytest.mark.parametrize("tasks", priors.CURVES)
 def test_nine_tenths_of_unseen_curves_lie_in_the_band_after_three_points(opened, tasks):
-    assert 0.8 < coverage(opened, tasks, DEFAULT, 3, 100) < 0.97
+    assert 0.8 < coverages(opened, tasks, DEFAULT, 3, 100).mean() < 0.97
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("tasks", "method"), CASES)
-def test_nine_tenths_lie_there_after_any_number_of_points(opened, tasks, method):
-    found = {count: coverage(opened, tasks, method, count, 150) for count in (1, 2, 3, 4, 6, 10, 16)}
-    assert all(0.8 < share < 0.99 for share in found.values()), found
+def test_coverage_after_any_number_of_points_is_that_of_the_card(opened, tasks, method):
+    """Within four standard errors of both; it is about nine tenths, but for methods that diverge on a tenth of the tasks."""
+    scores = card(tasks, method)["scores"]
+    said = zip(scores["points"], scores["coverage90"], scores["coverage90_ci95"], scores["ran_away"], strict=True)
+    for count, share, half, ran_away in said:
+        found = coverages(opened, tasks, method, count, 150)
+        error = np.hypot(half / 1.96, found.std() / len(found) ** 0.5)
+        assert abs(found.mean() - share) < 4 * error, (count, found.mean(), share)
+        assert share > 0.85 - ran_away and share < 0.98, (count, share)
 
 
 # --- cards ------------------------------------------------------------------------------------------------------------
