@@ -152,6 +152,17 @@ def test_an_accuracy_that_is_worse_says_how_long_it_was_trained():
     assert lines["iMAML"].verdict == UNMEASURED and "GEM-BML+ with an exact head" not in lines
 
 
+def test_variants_of_ours_stand_beside_the_papers_number_where_they_were_measured():
+    found = results(("5w1s, the paper’s settings", "gem-bml+", "accuracy, paper", 90.0, 1.0),
+                    ("5w1s, trained 20-way, 4,000 iterations", "gem-bml+last-layer", "accuracy, paper", 99.5, 0.3),
+                    ("5w1s, best-looking", "gem-bml+", "accuracy, paper", 1.0, 0.1))  # fmt: skip
+    lines = [line for line in accuracy.omniglot(loading(omniglot=found)) if line.verdict != UNMEASURED]
+    assert [(line.what, line.paper, line.verdict) for line in lines] == [
+        ("GEM-BML+ at the printed settings", "99.23 ± 0.42 %", WORSE),
+        ("GEM-BML+ with an exact head, trained with 20 classes", "99.23 ± 0.42 %", AGREES),
+    ]
+
+
 def test_calibration_counts_with_the_temperature_and_says_what_is_without():
     found = results(("temperature fitted", "maml", "ECE", 0.01, 0.001), ("as it is", "maml", "ECE", 0.2, 0.01))
     line = next(line for line in accuracy.calibration(loading(calibration=found)) if line.verdict != UNMEASURED)
