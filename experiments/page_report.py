@@ -24,7 +24,7 @@ def characters() -> str:
         accuracy = f"{100 * test['accuracy']:.1f} ± {100 * test['accuracy_ci95']:.1f} %"
         shares = [_percent(test[name]) for name in ("share_sure", "accuracy_where_sure", "strangers_called_sure")]
         lines.append((number, accuracy, _percent(test["ece"]), f"{100 * known['sure_from']:.0f} %", *shares))
-    return _table(head, lines)
+    return _table(head, lines, words=1)
 
 
 def curves() -> str:
@@ -48,7 +48,7 @@ def _by_points(title: str, name: str, written: Any, kept: Callable[[Sequence[Any
     (points,) = {tuple(scores["points"]) for scores in cards.values()}
     lines = [(*where, *map(written, scores[name])) for where, scores in cards.items() if kept(scores[name])]
     head = (f"{title}: curves", "prior", f"{points[0]} point", *(str(count) for count in points[1:]))
-    return _table(head, lines)
+    return _table(head, lines, words=2)
 
 
 def _number(value: float | None) -> str:
@@ -66,6 +66,7 @@ def _percent(share: float | None) -> str:
     return "–" if share is None else f"{100 * share:.1f} %"
 
 
-def _table(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
-    rows = [head, ["---"] * len(head), *lines]
+def _table(head: Sequence[str], lines: Iterable[Sequence[str]], *, words: int) -> str:
+    """With numbers to the right, after so many columns of words."""
+    rows = [head, ["---"] * words + ["--:"] * (len(head) - words), *lines]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)

@@ -21,7 +21,9 @@ def _paper(of_paper: Sequence[Beside], sections: Sequence[Section | Missing]) ->
     if not of_paper:
         return []
     head = f'<a id="{paper.ANCHOR}"></a>\n\n## {paper.TITLE}\n\n{text(paper.INTRODUCTION)} {text(summary(of_paper))}'
-    return [head, table(paper.overview(of_paper)), *(_beside(one, sections) for one in of_paper)]
+    lines = [f"| [{escape(one.place)}](#{one.name}) | {escape(one.title)} | {escape(one.counts)} |" for one in of_paper]
+    overview = "\n".join([f"| {' | '.join(paper.OVERVIEW)} |", "| --- | --- | --- |", *lines])
+    return [head, overview, *(_beside(one, sections) for one in of_paper)]
 
 
 def _beside(one: Beside, sections: Sequence[Section | Missing]) -> str:

@@ -1,7 +1,5 @@
 """The paper beside the results, as tables of words: one for all of it, and one for each of its tables and figures."""
 
-from collections.abc import Sequence
-
 from experiments.report import beside
 from experiments.report.beside import Beside
 from experiments.report.layout import BESIDE, Table
@@ -14,11 +12,6 @@ INTRODUCTION = (
 )
 OVERVIEW = ("where", "what", "verdict")
 KINDS = {"good": beside.GOOD, "mixed": beside.MIXED, "bad": beside.BAD}
-
-
-def overview(found: Sequence[Beside]) -> Table:
-    """A line for each table and figure."""
-    return Table(OVERVIEW, tuple((each.place, each.title, each.counts) for each in found))
 
 
 def details(one: Beside) -> Table:

@@ -132,9 +132,11 @@ def counted(lines: Sequence[Line]) -> str:
     """The same in words.
 
     >>> counted([Line("", "", "", "", "holds"), Line("", "", "", "", "agrees"), Line("", "", "", "", "holds")])
-    'agrees 1, holds 2'
+    '1 agrees, 2 hold'
     """
-    return ", ".join(f"{verdict} {count}" for verdict, count in counts(lines).items())
+    several = {AGREES: "agree", HOLDS: "hold", PART: "hold in part", FAILS: "do not hold"}
+    word = lambda verdict, count: verdict if count == 1 else several.get(verdict, verdict)
+    return ", ".join(f"{count} {word(verdict, count)}" for verdict, count in counts(lines).items())
 
 
 NUMBERS, SETTINGS = ("Table 2", "Table 3, left", "Table 3, right"), ("Table 4", "Table 5", "Table 6")
