@@ -46,7 +46,7 @@ $(STAMP): pyproject.toml constraints.txt
 run: setup  ## start the demonstration
 	$(VENV)/bin/metaprior $(RUN)
 
-test: setup  ## run the tests that take seconds
+test: setup  ## run the quick tests
 	$(PY) -m pytest -q -n $(JOBS) --dist loadfile -m "not slow and not device" --durations=40 --durations-min=5 $(ARGS)
 
 test-all: setup  ## run the slow tests too, all compiled as users do

@@ -1,6 +1,6 @@
 """What is shown of `a-star`: figure, table and remarks, from its results alone."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -15,6 +15,8 @@ INSIDE, *CONTROLS = "inside", "random direction", "mirrored"
 DASHES = {"random direction": "--", "mirrored": ":"}
 MARKERS = {"random direction": "x", "mirrored": "^"}
 LABELS = {"MSE": "mean squared error", "NLL": "cross-entropy"}
+BEST, TOO = "the trained Θ is best after adaptation", "points of A* are good starts too"
+BEFORE = "points of A* have less error before adaptation"
 KEPT = 0.9  # share of what adaptation gains from Θ that a good start keeps
 
 
@@ -165,7 +167,11 @@ def remarks(results: study.Results) -> list[str]:
     """The paper's three sentences, one by one, and whether being inside is what counts."""
     rows, said = _by_name(results), []
     for method, curve in results["curves"].items():
-        said += [_works(method, curve), _best(rows, method, curve), _good(method, curve), _before(rows, method, curve)]
+        said.append(_works(method, curve))
+        said += [
+            f"{method}: that {claim} {answer}: {words}."
+            for claim, (answer, words, _) in claims(results, method).items()
+        ]
         said.append(_inside(rows, method, curve))
     return said
 
@@ -199,7 +205,21 @@ def _works(method, curve) -> str:
     )
 
 
-def _best(rows, method, curve) -> str:
+class Answer(NamedTuple):
+    """Whether a claim holds, the numbers that decide it, and where they speak against it."""
+
+    answer: str
+    words: str
+    against: tuple[str, ...]
+
+
+def claims(results: study.Results, method: str) -> dict[str, Answer]:
+    """The paper's three sentences."""
+    rows, curve = _by_name(results), results["curves"][method]
+    return {BEST: _best(rows, method, curve), TOO: _good(curve), BEFORE: _before(rows, method, curve)}
+
+
+def _best(rows, method, curve) -> Answer:
     last = curve["steps"][-1]
     verdicts = _differences(rows, method, curve, last)
     above = [verdict == "above" for verdict, _ in verdicts]
@@ -207,32 +227,37 @@ def _best(rows, method, curve) -> str:
     words = "; ".join(words for _, words in verdicts)
     shares = [np.mean(np.asarray(kind["places"][INSIDE]["after"]) < 1) for kind in curve["kinds"].values()]
     better = ", ".join(f"{100 * share:.0f} %" for share in shares)
-    return (
-        f"{method}: that the trained Θ is best after adaptation {answer}: error after {last} steps minus that from Θ: {words}; "
-        f"of single points {better} are better than Θ."
-    )
+    told = f"error after {last} steps minus that from Θ: {words}; of single points {better} are better than Θ"
+    return Answer(answer, told, _against(curve, verdicts, "above"))
 
 
-def _good(method, curve) -> str:
+def _against(curve, verdicts, claimed: str) -> tuple[str, ...]:
+    """Kinds of points that stand otherwise than is claimed, and how."""
+    pairs = zip(curve["kinds"], verdicts, strict=True)
+    return tuple(f"{name} ({verdict})" for name, (verdict, _) in pairs if verdict != claimed)
+
+
+def _good(curve) -> Answer:
     first, last = curve["trained"][0], curve["trained"][-1]
     after = {name: kind["places"][INSIDE]["mean"][-1] for name, kind in curve["kinds"].items()}
     if None in (first, last, *after.values()):
-        return f"{method}: whether points of A* are good starts too cannot be said: some adaptations ran away."
+        return Answer("cannot be said", "some adaptations ran away", ())
     kept = {name: (first - error) / (first - last) for name, error in after.items()}
     answer = "holds" if min(kept.values()) >= KEPT else "does not hold for all"
     words = "; ".join(
         f"{name} {after[name] / last:.2g} times the error from Θ, keeping {100 * share:.0f} % of what adaptation gains"
         for name, share in kept.items()
     )
-    return f"{method}: that points of A* are good starts too {answer}: after adaptation {words}."
+    against = tuple(f"{name} ({100 * share:.0f} %)" for name, share in kept.items() if share < KEPT)
+    return Answer(answer, f"after adaptation {words}", against)
 
 
-def _before(rows, method, curve) -> str:
+def _before(rows, method, curve) -> Answer:
     verdicts = _differences(rows, method, curve, 0)
     held = [name for name, (verdict, _) in zip(curve["kinds"], verdicts, strict=True) if verdict == "below"]
     answer = "holds" if len(held) == len(verdicts) else f"holds only {' and '.join(held)}" if held else "does not hold"
     words = "; ".join(words for _, words in verdicts)
-    return f"{method}: that points of A* have less error before adaptation {answer}: minus that of Θ: {words}."
+    return Answer(answer, f"minus that of Θ: {words}", _against(curve, verdicts, "below"))
 
 
 def _inside(rows, method, curve) -> str:

@@ -12,6 +12,7 @@ import numpy as np
 
 from experiments import images, study
 from experiments.images import PROTOCOLS, Variant
+from experiments.paper import ACCURACY
 from metaprior.settings import Setup
 
 # By the name under which it is shown.
@@ -32,21 +33,8 @@ REPEATED = ("gem-bml+", "gem-bml+last-layer", "maml")  # with every seed; the ot
 
 # What the paper prints: accuracy in per cent. Rows of others are copied there from their own papers.
 PAPER: dict[str, dict[str, dict[str, float]]] = {
-    "omniglot": {
-        "maml": {"5w1s": 98.7, "5w5s": 99.9, "20w1s": 95.8, "20w5s": 98.9},
-        "fomaml": {"5w1s": 98.3, "5w5s": 99.2, "20w1s": 89.4, "20w5s": 97.9},
-        "reptile": {"5w1s": 97.68, "5w5s": 99.48, "20w1s": 89.43, "20w5s": 97.12},
-        "imaml": {"5w1s": 99.50, "5w5s": 99.74, "20w1s": 96.18, "20w5s": 99.14},
-        "gem-bml+": {"5w1s": 99.23, "5w5s": 99.64, "20w1s": 96.24, "20w5s": 98.94},
-    },
-    "miniimagenet": {
-        "maml": {"5w1s": 48.70},
-        "fomaml": {"5w1s": 48.07},
-        "reptile": {"5w1s": 49.97},
-        "imaml": {"5w1s": 49.30},
-        "amortized-bml": {"5w1s": 45.0},
-        "gem-bml+": {"5w1s": 50.03},
-    },
+    tasks: {method: {setting: printed.mean for setting, printed in each.items()} for method, each in table.items()}
+    for tasks, table in ACCURACY.items()
 }
 
 

@@ -14,6 +14,7 @@ from experiments import regression, search, study
 from experiments.regression import VARIANTS
 
 SETTINGS = {"paper": "the paper's settings", "best": "best on validation"}
+HARDLY = 0.8  # share of its error above which a method is said to hardly learn
 NOT_IN_PAPER = ("gem-bml+last-layer", "maml, rates learned")  # they have no settings there
 FROZEN = "gem-bml+, rates frozen"  # the best gem-bml+ without learned rates
 # Okabe and Ito's colours; ours are solid, rivals dashed where colours repeat.
@@ -190,9 +191,9 @@ def _learned(values, setting: str, step: int) -> str:
             share[method] = float("nan") if None in (after, before) else after / before
     # Those that ran away are named elsewhere.
     share = {name: ratio for name, ratio in share.items() if np.isfinite(ratio)}
-    failed = sorted(name for name, ratio in share.items() if ratio > 0.8)
+    failed = sorted(name for name, ratio in share.items() if ratio > HARDLY)
     words = ", ".join(f"{name} {ratio:.2g}" for name, ratio in sorted(share.items(), key=lambda item: item[1]))
-    verdict = "all of these learn" if not failed else f"these stay above 0.8 and hardly learn: {', '.join(failed)}"
+    verdict = "all of these learn" if not failed else f"these stay above {HARDLY} and hardly learn: {', '.join(failed)}"
     return f"With {SETTINGS[setting]}, error after {step} steps as a share of the error before any: {words}; {verdict}."
 
 

@@ -35,13 +35,13 @@ def figure(results: Mapping[str, Any]) -> Figure:
     curves = results["curves"]
     canvas = Figure(figsize=(19, 9.5), layout="constrained")
     grid = canvas.subplots(2, 4)
-    _draw_laws(grid[0, 0], _named(curves, "law"))
+    _draw_laws(grid[0, 0], named_curves(curves, "law"))
     for axes, name in zip(grid[0, 1:], THREE, strict=True):
         _draw_errors(axes, name, curves.get(f"regime {name}"))
-    _draw_cosines(grid[1, 0], _named(curves, "regime"))
-    _draw_closer(grid[1, 1], _named(curves, "regime"))
-    _draw_bounds(grid[1, 2], _named(curves, "bound"), curves["displaced"])
-    _draw_split(grid[1, 3], _named(curves, "split"))
+    _draw_cosines(grid[1, 0], named_curves(curves, "regime"))
+    _draw_closer(grid[1, 1], named_curves(curves, "regime"))
+    _draw_bounds(grid[1, 2], named_curves(curves, "bound"), curves["displaced"])
+    _draw_split(grid[1, 3], named_curves(curves, "split"))
     for axes in grid.flat:
         axes.grid(color="0.92", linewidth=0.8)
         axes.set_axisbelow(True)
@@ -54,7 +54,7 @@ def figure(results: Mapping[str, Any]) -> Figure:
     return canvas
 
 
-def _named(curves, kind):
+def named_curves(curves, kind):
     """The curves of one kind, by regime."""
     return {name.removeprefix(f"{kind} "): curve for name, curve in curves.items() if name.startswith(f"{kind} ")}
 
@@ -162,10 +162,10 @@ def _estimators(curve):
 def remarks(results: Mapping[str, Any]) -> list[str]:
     """What the numbers say of the paper's claims."""
     curves, rows = results["curves"], results["rows"]
-    regimes = _named(curves, "regime")
+    regimes = named_curves(curves, "regime")
     return [
         _of_laws(rows), _of_regimes(regimes), *_of_the_rule(regimes), *_of_the_limit(regimes),
-        _of_bounds(rows), *(_of_split(name, curve) for name, curve in _named(curves, "split").items()),
+        _of_bounds(rows), *(_of_split(name, curve) for name, curve in named_curves(curves, "split").items()),
     ]  # fmt: skip
 
 
@@ -184,8 +184,8 @@ def _of_laws(rows) -> str:
 def _of_regimes(regimes) -> str:
     told, always = [], []
     for name, curve in regimes.items():
-        shares = _after_some_steps(curve, "gem GEM closer")
-        when, in_mean = _when_most(shares), _when_most(_after_some_steps(curve, "gem GEM closer in μ"))
+        shares = after_some_steps(curve, "gem GEM closer")
+        when, in_mean = _when_most(shares), _when_most(after_some_steps(curve, "gem GEM closer in μ"))
         told.append(
             f"{name} {when} ({min(shares.values()):.0%} to {max(shares.values()):.0%} of tasks; in μ alone {in_mean})"
         )
@@ -197,7 +197,7 @@ def _of_regimes(regimes) -> str:
     )
 
 
-def _after_some_steps(curve, key):
+def after_some_steps(curve, key):
     return {k: value for k, value in zip(curve["steps"], curve[key], strict=True) if k > 0}
 
 

@@ -2,9 +2,11 @@
 
     python -m experiments.page_priors sinusoid sinusoid-challenging
     python -m experiments.page_priors omniglot --data-dir data
+    python -m experiments.page_priors sinusoid sinusoid-challenging --calibrate
 
 Run folders are kept in .cache/page-priors: what was cut off goes on, and what is done is not done again. Files go to
 src/metaprior/page/priors, a card of JSON beside each: settings, calibration on validation tasks, scores on test tasks, origin.
+The last line trains nothing: priors are taken as they lie there, calibrated and judged again, and their cards are written anew.
 """
 
 import dataclasses
@@ -16,11 +18,12 @@ from typing import Annotated, Any
 
 import tyro
 
-from experiments.page_characters import judged
-from metaprior import checkpoints, evaluation, runs, training
+from experiments import page_characters, page_curves
+from metaprior import checkpoints, runs, training
 from metaprior.benchmarks import origin
 from metaprior.cli import console
 from metaprior.cli.arguments import parse
+from metaprior.cli.bench import progress
 from metaprior.cli.train import opened
 from metaprior.meta import State
 from metaprior.names import require_known
@@ -32,7 +35,6 @@ OMNIGLOT = Settings("omniglot", "gem-bml+last-layer", iterations=4_000, ways=5, 
                     meta_batch=8, augmented=True)  # fmt: skip
 # As the studies train MAML: on curves of any frequency it does not learn without. What is adapted later does not depend on it.
 CLIPPED: dict[str, Any] = {"clip": 10.0}
-TEST_TASKS = 600
 KEPT = Path(".cache/page-priors")
 
 
@@ -50,19 +52,22 @@ class Asked:
     """Folder for the runs."""
     out: Path = priors.FOLDER
     """Folder for the priors."""
+    calibrate: bool = False
+    """Train nothing: calibrate and judge the priors in that folder again."""
 
 
 def main() -> None:
     """The command."""
     asked = parse(Asked, sys.argv[1:], prog="python -m experiments.page_priors", help=__doc__ or "")
+    do = again if asked.calibrate else make
     for tasks in asked.what:
         require_known("task set", tasks, (*priors.CURVES, priors.CHARACTERS))
         if tasks == priors.CHARACTERS:
-            make(dataclasses.replace(OMNIGLOT, data_dir=asked.data_dir), tasks, asked)
+            do(dataclasses.replace(OMNIGLOT, data_dir=asked.data_dir), tasks, asked)
             continue
         for method in asked.methods:
             require_known("method", method, priors.METHODS)
-            make(Settings(tasks, method), priors.curve_name(tasks, method), asked)
+            do(Settings(tasks, method), priors.curve_name(tasks, method), asked)
 
 
 def make(settings: Settings, name: str, asked: Asked) -> None:
@@ -75,22 +80,37 @@ def make(settings: Settings, name: str, asked: Asked) -> None:
         with console.progress(settings.iterations, start=done) as report:
             state = training.train(setup, run, chunk=50 if setup.tasks.shape else 500, report=report)
     seconds = time.perf_counter() - began
-    with console.waiting(f"judging {name} on unseen tasks"):
-        found = judged(setup, state) if setup.tasks.shape else curves(setup, state)
-    priors.save(
-        asked.out,
-        name,
-        setup,
-        state.prior,
-        {**found, "origin": {**origin_of(run, None if done else seconds), **changes}},
-    )
+    card = {**judged(setup, state), "origin": {**origin_of(run, None if done else seconds), **changes}}
+    priors.save(asked.out, name, setup, state.prior, card)
 
 
-def curves(setup: Setup, state: State) -> dict[str, Any]:
-    """Calibration after each number of steps, and the scores."""
-    calibration = evaluation.calibrate_steps(setup, state)
-    scores = evaluation.evaluate(setup, state, calibration, num_tasks=TEST_TASKS)
-    return {"calibration": priors.calibration_values(calibration), "scores": scores}
+def again(settings: Settings, name: str, asked: Asked) -> None:
+    """Calibrate and judge a prior that is there; how it was trained stays on its card."""
+    small, setup = priors.load(name, asked.out), assemble(settings)
+    if small.setup.settings != dataclasses.replace(settings, data_dir=None):
+        raise SystemExit(f"{name} was trained with other settings than today's: train it again, without --calibrate")
+    began = time.perf_counter()
+    found = judged(setup, small.state)
+    calibrated = {
+        "command": f"python -m experiments.page_priors {settings.tasks} --calibrate",
+        "seconds": round(time.perf_counter() - began),
+        "hardware": origin.hardware(),
+        "commit": origin.commit(),
+    }
+    priors.save_card(asked.out, name, {**small.card, **found, "calibrated": calibrated})
+
+
+def judged(setup: Setup, state: State) -> dict[str, Any]:
+    """Calibration on validation tasks, scores on test tasks."""
+    if setup.tasks.shape:
+        with console.waiting(f"judging {setup.settings.tasks} on unseen tasks"):
+            return page_characters.judged(setup, state)
+    with progress() as report:
+        found = page_curves.judged(setup.settings.tasks, setup.settings.method, state.prior, report)
+    shares = zip(found["scores"]["points"], found["scores"]["coverage90"], strict=True)
+    words = ", ".join(f"{count}: {100 * share:.1f} %" for count, share in shares)
+    print(f"{setup.settings.tasks}, {setup.settings.method}: coverage of 90 % bands by points {words}", flush=True)
+    return found
 
 
 def origin_of(run: runs.Run, seconds: float | None) -> dict[str, Any]:

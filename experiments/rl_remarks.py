@@ -82,12 +82,27 @@ def _ahead(results: study.Results) -> list[str]:
     return [f"{why}. Task by task, {'; '.join(told)}."] if told else []
 
 
-def _difference(results: study.Results, one: str, other: str, count: int) -> str | None:
+def difference(results: study.Results, one: str, other: str, count: int) -> tuple[float, float] | None:
+    """Of the returns of two methods after so many updates, task by task; None where one of them was not measured."""
     curves = results["curves"]
     if one not in curves or other not in curves:
         return None
     found = [np.asarray(curves[name]["task_returns"], float)[..., count] for name in (one, other)]
-    mean, ci95 = study.mean_and_ci(found[0] - found[1])
+    return study.mean_and_ci(found[0] - found[1])
+
+
+def by_trust(curve: dict[str, Any], count: int) -> tuple[float, float] | None:
+    """What trust-region updates change in the return of a prior; None where they were not tried."""
+    if curve.get("by_trust") is None:
+        return None
+    own, trust = (np.asarray(curve[word], float)[..., count] for word in ("task_returns", "by_trust"))
+    return study.mean_and_ci(trust - own)
+
+
+def _difference(results: study.Results, one: str, other: str, count: int) -> str | None:
+    if (found := difference(results, one, other, count)) is None:
+        return None
+    mean, ci95 = found
     if not np.isfinite(mean):
         return f"after {_times(count)} some task ran away"
     return f"{_number(mean, ci95, signed=True)} after {_times(count)} ({_verdict(mean, ci95)})"
@@ -130,13 +145,12 @@ def _trust(results: study.Results) -> list[str]:
     """Trust-region updates from the very same priors."""
     parts, last = [], results["settings"]["updates"]
     for name, curve in results["curves"].items():
-        if curve.get("by_trust") is None:
-            continue
         gains = []
         for count in dict.fromkeys((1, last)):
-            own, trust = (np.asarray(curve[word], float)[..., count] for word in ("task_returns", "by_trust"))
-            mean, ci95 = study.mean_and_ci(trust - own)
-            gains.append(f"{_number(mean, ci95, signed=True)} after {_times(count)} ({_verdict(mean, ci95)})")
+            if (found := by_trust(curve, count)) is not None:
+                gains.append(f"{_number(*found, signed=True)} after {_times(count)} ({_verdict(*found)})")
+        if not gains:
+            continue
         parts.append(f"{name} {', '.join(gains)}")
     told = f"What trust-region updates (KL {BOUND:g}) change in the returns, from the same priors: {'; '.join(parts)}."
     return [told] if parts else []

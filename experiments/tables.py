@@ -1,36 +1,53 @@
-"""Rebuild the tables of README.md and docs/ from the results: `python -m experiments.tables`. No number there is typed."""
+"""Rebuild the tables of README.md and docs/ from results and cards: `python -m experiments.tables`. No number there is typed."""
 
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from experiments import leakage_report, study
+from experiments import leakage_report, page_report, study
 from experiments.report import layout, markdown, section
 
 Load = Callable[[str], dict[str, Any]]  # name of a results file -> what it holds
 SHOWN = tuple(f"{word} after 10" for word in ("MSE", "NLL", "CRPS", "coverage near", "coverage far"))
+SINUSOIDS = {"sinusoid-default": "default", "sinusoid-challenging": "challenging"}  # results file -> what it is called
 
 
 def sinusoids(load: Load) -> str:
     """Every method of Figure 2a at its best, on both settings."""
     parts = []
-    for name, title in (("sinusoid-default", "default"), ("sinusoid-challenging", "challenging")):
+    for name, title in SINUSOIDS.items():
         rows = [row for row in load(name)["rows"] if row["setting"] == "best" and row["metric"] in SHOWN]
-        rows = [{**row, "setting": title} for row in rows]
-        parts += [*(markdown.table(each) for each in layout.tables(rows)), markdown.origin(section.origin(rows))]
+        parts.append(_tables([{**row, "setting": title} for row in rows]))
     return "\n\n".join(parts)
+
+
+def rates(load: Load) -> str:
+    """Rates that are learned beside those that are not."""
+    metrics = ("MSE after 10", "NLL after 10")
+    methods = ("gem-bml+", "gem-bml+, rates frozen", "maml, rates learned", "maml")
+    return _tables(
+        [
+            {**row, "setting": title}
+            for name, title in SINUSOIDS.items()
+            for row in load(name)["rows"]
+            if row["setting"] == "best" and row["metric"] in metrics and row["method"] in methods
+        ]
+    )
 
 
 def whole(name: str) -> Callable[[Load], str]:
     """All rows of a study."""
+    return lambda load: _tables(load(name)["rows"])
 
-    def block(load: Load) -> str:
-        rows = load(name)["rows"]
-        return "\n\n".join(
-            [*(markdown.table(each) for each in layout.tables(rows)), markdown.origin(section.origin(rows))]
-        )
 
-    return block
+def shipped(load: Load) -> str:
+    """What the priors of the page reach, from their cards."""
+    del load
+    return "\n\n".join([page_report.characters(), page_report.curves()])
+
+
+def _tables(rows: list[dict[str, Any]]) -> str:
+    return "\n\n".join([*(markdown.table(each) for each in layout.tables(rows)), markdown.origin(section.origin(rows))])
 
 
 def leakage(load: Load) -> str:
@@ -47,12 +64,19 @@ TABLES: Mapping[str, Callable[[Load], str]] = {
     "mixed-model": whole("mixed-model"),
     "leakage": leakage,
     "federated": whole("federated"),
+    "memory": whole("bench-memory"),
+    "rates": rates,
+    "page": shipped,
+    "latency": whole("bench-page"),
 }
 PAGES = {
     "README.md": ("sinusoids", "speed"),
     "docs/tables.md": ("births",),
     "docs/choosing-a-family.md": ("mixed-model",),
     "docs/federated.md": ("leakage", "federated"),
+    "docs/choosing.md": ("memory",),
+    "docs/tuning.md": ("rates",),
+    "docs/page.md": ("page", "latency"),
 }
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import metaprior
-from experiments import docs_tables
+from experiments import tables
 from metaprior import inference
 from metaprior.cli import main
 
@@ -85,10 +85,17 @@ def test_links_and_pictures_lead_somewhere():
     assert not broken
 
 
-@pytest.mark.parametrize("name", docs_tables.BLOCKS)
-def test_tables_are_those_of_the_results(name):
-    text = (DOCS / name).read_text()
-    assert docs_tables.filled(name, text) == text, "run: python -m experiments.docs_tables"
+@pytest.mark.parametrize("page", [page for page in tables.PAGES if page.startswith("docs/")])
+def test_tables_are_those_of_the_results(page):
+    text = (ROOT / page).read_text()
+    assert tables.filled(text, page=page) == text, "run: python -m experiments.tables"
+
+
+def test_a_block_that_is_missing_or_there_twice_is_named():
+    text = (ROOT / "docs/page.md").read_text()
+    for wrong in (text.replace("<!-- latency -->", ""), 2 * text):
+        with pytest.raises(ValueError, match=r"docs/page\.md needs exactly one block <!-- (page|latency) -->"):
+            tables.filled(wrong, page="docs/page.md")
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 """Every experiment runs at smoke scale, and what the studies of curves share does what it says."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -22,6 +23,10 @@ RL = ("rl-navigation", "rl-cheetah-velocity", "rl-cheetah-direction")  # see tes
 
 # What others show as well: these train the methods of `sinusoid-default` on other tasks or with other numbers of steps.
 LONG = ("sinusoid-challenging", "multi-modal", "matrix", "inner-steps", "federated")
+# Run from cells to figure by tests of their own: see test_study_linear, test_study_curves and test_study_memory.
+LONG += ("gradient-error", "estimator-variance", "a-star", "many-steps", "compute-memory")
+# One method is enough to see a study run; what the others train is trained by the slow ones.
+FEWER = {"sinusoid-default": {"methods": ("gem-bml+last-layer",)}}
 SMOKE = [
     pytest.param(name, marks=pytest.mark.slow if name in LONG else ())
     for name in experiments.NAMES
@@ -33,7 +38,7 @@ SMOKE = [
 @pytest.mark.usefixtures("quick_compile")
 def test_smoke_scale_runs_from_cells_to_figure(name):
     one = experiments.get(name)
-    settings = one.scales["smoke"]
+    settings = replace(one.scales["smoke"], **FEWER.get(name, {}))
     results = json.loads(json.dumps(study.run(one, settings, scale="smoke")))
     assert results["rows"]
     assert all(tuple(row) == study.COLUMNS for row in results["rows"])

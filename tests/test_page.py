@@ -15,7 +15,7 @@ from asgi import HOST, JSON, call, post
 from metaprior import labelled
 from metaprior.data.drawings import SIDE, shrink
 from metaprior.learned import Learned
-from metaprior.page import app, asked, curves, guard, padded, priors, server, strokes
+from metaprior.page import app, asked, bands, curves, guard, padded, priors, server, strokes
 from metaprior.page.curves import GRID, Truth
 from metaprior.predict import Calibration
 from metaprior.training import Trained
@@ -40,16 +40,16 @@ def page(engine):
 
 
 @cache
-def learned(tasks, method):
+def learned(tasks, method, count):
     small = priors.load(priors.curve_name(tasks, method))
-    calibration = priors.calibration_of(small.card["calibration"])
+    calibration = bands.at(bands.of_card(small.card["calibration"]), count)
     return Learned(Trained(small.setup, small.state, calibration, []))
 
 
 def by_the_library(tasks, method, points, steps):
     """The slow twin: a support of as many points as there are."""
     x, y = np.array(points, float).reshape(-1, 2).T
-    return learned(tasks, method).adapt(x, y).predict(GRID, steps=steps, num_functions=curves.FUNCTIONS)
+    return learned(tasks, method, len(points)).adapt(x, y).predict(GRID, steps=steps, num_functions=curves.FUNCTIONS)
 
 
 slow = lambda *case: pytest.param(*case, marks=pytest.mark.slow)

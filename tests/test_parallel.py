@@ -59,6 +59,7 @@ def test_four_devices_end_where_one_does(found, name):
     assert found[name]["difference"] < 1e-10 and found[name]["report"] < 1e-9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMED)
 def test_so_they_do_in_single_precision(found_in_single_precision, name):
     assert found_in_single_precision[name]["float"] == "float32"

@@ -29,12 +29,16 @@ def row(setting="s", method="m", metric="x", mean=1.0, **changes):
     return plain | {"commit": "abc"} | study.row(setting=setting, method=method, metric=metric, mean=mean) | changes
 
 
+def studies(tiny):
+    return {"gap": TINY._replace(name="gap", title="A gap"), "tiny": tiny}.__getitem__
+
+
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """Results of the tiny study; another study has none."""
     names = ("gap", "tiny")
     monkeypatch.setattr(experiments, "NAMES", names)
-    monkeypatch.setattr(experiments, "find", {"tiny": TINY}.__getitem__)
+    monkeypatch.setattr(experiments, "find", studies(TINY))
     study.save(TINY, study.run(TINY, TINY.scales["full"]), tmp_path)
     return tmp_path
 
@@ -87,7 +91,7 @@ def test_markdown_of_a_study(folder):
 def test_the_page_of_a_study(folder):
     seen = Page(page.document(report.sections(folder)))
     assert [word for tag, word in seen.words if tag in ("h1", "h2", "h3")] == [
-        "metaprior: results", "Contents", "gap", "A tiny study", "Remarks",
+        "metaprior: results", "Contents", "A gap", "A tiny study", "Remarks",
     ]  # fmt: skip
     assert seen.named("img") == [{"src": "figures/tiny.png", "alt": "Figure: A tiny study", "loading": "lazy"}]
     words = [word for _, word in seen.words]
@@ -139,7 +143,7 @@ def test_smoke_scale_is_marked(folder):
 
 def test_words_mean_nothing_but_themselves(folder, monkeypatch):
     nasty = TINY._replace(title=NASTY, paper=NASTY, remarks=lambda results: [NASTY, "1. not a list\n\n# nor a heading"])
-    monkeypatch.setattr(experiments, "find", {"tiny": nasty}.__getitem__)
+    monkeypatch.setattr(experiments, "find", studies(nasty))
     results = {"rows": [row(setting=NASTY, method=NASTY, metric=NASTY, hardware=NASTY, commit=NASTY, command="a <b>")]}
     (folder / "tiny.json").write_text(json.dumps(results))
     seen = Page(page.document(report.sections(folder)))
@@ -179,7 +183,7 @@ def test_other_files_of_rows_come_last_and_others_are_left_alone(folder):
 
 def test_results_older_than_their_study_are_named(folder, monkeypatch, capsys):
     newer = TINY._replace(remarks=lambda results: [results["curves"]["medium maml"]])
-    monkeypatch.setattr(experiments, "find", {"tiny": newer}.__getitem__)
+    monkeypatch.setattr(experiments, "find", studies(newer))
     assert main(["report", "--results", str(folder)]) == 2
     err = capsys.readouterr().err
     assert f"the results of tiny in {folder} lack 'medium maml'" in err and "metaprior reproduce tiny --fresh" in err
@@ -187,7 +191,7 @@ def test_results_older_than_their_study_are_named(folder, monkeypatch, capsys):
 
 def test_only_rows_that_are_shown_are_in_the_table_and_all_count_for_time(folder, monkeypatch):
     short = TINY._replace(shown=lambda results: results["rows"][:2])
-    monkeypatch.setattr(experiments, "find", {"tiny": short}.__getitem__)
+    monkeypatch.setattr(experiments, "find", studies(short))
     results = study.load("tiny", folder)
     for place, one in enumerate(results["rows"]):
         one["seconds"] = float(place // 2)
@@ -214,8 +218,8 @@ def test_the_command_refuses_a_folder_that_is_not_there(tmp_path, capsys):
 
 @pytest.mark.parametrize("name", report.DOCUMENTS)
 def test_the_report_is_up_to_date(name):
-    found = report.DOCUMENTS[name](report.sections())
-    assert (report.RESULTS / name).read_text() == found, "the report is not up to date: run metaprior report"
+    texts = report.documents(report.sections())
+    assert (report.RESULTS / name).read_text() == texts[name], "the report is not up to date: run metaprior report"
 
 
 def test_every_figure_of_the_report_is_there():

@@ -5,23 +5,29 @@ from pathlib import Path
 
 import experiments
 from experiments import study
-from experiments.report import markdown, page
+from experiments.report import beside, markdown, page
 from experiments.report.section import FIGURES, Missing, Section, of_study, sections
 from experiments.study import RESULTS
 from metaprior import figures
 from metaprior.checkpoints import write_atomically
 
-__all__ = ["DOCUMENTS", "RESULTS", "Missing", "Section", "draw", "of_study", "sections", "write"]
+__all__ = ["DOCUMENTS", "RESULTS", "Missing", "Section", "documents", "draw", "of_study", "sections", "write"]
 
 DOCUMENTS = {"RESULTS.md": markdown.document, "index.html": page.document}
+
+
+def documents(found: Sequence[Section | Missing], folder: Path = RESULTS) -> dict[str, str]:
+    """File -> text: the paper beside the results, where there are any of it, then every section."""
+    of_paper = beside.beside(folder) if beside.is_measured(folder) else []
+    return {name: document(found, of_paper) for name, document in DOCUMENTS.items()}
 
 
 def write(found: Sequence[Section | Missing], folder: Path = RESULTS) -> list[Path]:
     """The figures of the studies that were found, and the documents; returns their paths. No dates: same in, same out."""
     studies = [section for section in found if isinstance(section, Section) and section.name in experiments.NAMES]
     written = [draw(section.name, folder) for section in studies]
-    for name, document in DOCUMENTS.items():
-        write_atomically(folder / name, document(found).encode())
+    for name, text in documents(found, folder).items():
+        write_atomically(folder / name, text.encode())
         written.append(folder / name)
     return written
 

@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 from experiments.report.numbers import number, printed
 
 Row = Mapping[str, Any]
-WORDS = ("setting", "method", "metric")  # columns of words; all others hold numbers
+WORDS = ("setting", "method", "metric")  # columns of words; all others hold numbers …
+BESIDE = ("where", "what", "the paper", "found here", "verdict", "in words")  # … but these, of claims as well
 MOST, MOST_TABLES = 12, 5  # metrics side by side, and tables of one study; beyond that, a list is easier to read
 
 
@@ -18,7 +19,7 @@ class Table(NamedTuple):
 
     def is_words(self, column: int) -> bool:
         """Whether a column holds words, to be set from the left, or numbers."""
-        return self.head[column] in WORDS
+        return self.head[column] in (*WORDS, *BESIDE)
 
 
 def tables(rows: Sequence[Row]) -> list[Table]:

@@ -3,20 +3,40 @@
 import re
 from collections.abc import Mapping, Sequence
 
-from experiments.report import words
+from experiments.report import paper, words
+from experiments.report.beside import Beside, summary
 from experiments.report.layout import Table
 from experiments.report.section import Missing, Section
 
 
-def document(sections: Sequence[Section | Missing]) -> str:
+def document(sections: Sequence[Section | Missing], of_paper: Sequence[Beside] = ()) -> str:
     """All of `RESULTS.md`."""
-    contents = "\n".join(f"- [{escape(words.title(section))}](#{section.name})" for section in sections)
+    first = [f"- [{paper.TITLE}](#{paper.ANCHOR})"] if of_paper else []
+    contents = "\n".join([*first, *(f"- [{escape(section.title)}](#{section.name})" for section in sections)])
     head = f"# {words.HEADLINE}\n\n{text(words.INTRODUCTION)}\n\n{text(words.summary(sections))}\n\n{contents}"
-    return "\n\n".join([head, *(_section(section) for section in sections)]) + "\n"
+    return "\n\n".join([head, *_paper(of_paper, sections), *(_section(section) for section in sections)]) + "\n"
+
+
+def _paper(of_paper: Sequence[Beside], sections: Sequence[Section | Missing]) -> list[str]:
+    if not of_paper:
+        return []
+    head = f'<a id="{paper.ANCHOR}"></a>\n\n## {paper.TITLE}\n\n{text(paper.INTRODUCTION)} {text(summary(of_paper))}'
+    lines = [f"| [{escape(one.place)}](#{one.name}) | {escape(one.title)} | {escape(one.counts)} |" for one in of_paper]
+    overview = "\n".join([f"| {' | '.join(paper.OVERVIEW)} |", "| --- | --- | --- |", *lines])
+    return [head, overview, *(_beside(one, sections) for one in of_paper)]
+
+
+def _beside(one: Beside, sections: Sequence[Section | Missing]) -> str:
+    titles = {section.name: section.title for section in sections}
+    more = ", ".join(f"[{escape(titles[name])}](#{name})" for name in one.studies if name in titles)
+    commands = ", ".join(f"`{command}`" for command in one.commands)
+    note = [text(one.note)] if one.note else []
+    head = f'<a id="{one.name}"></a>\n\n### {escape(one.place)}: {escape(one.title)}'
+    return "\n\n".join([head, *note, table(paper.details(one)), f"{commands} · more: {more}"])
 
 
 def _section(section: Section | Missing) -> str:
-    head = f'<a id="{section.name}"></a>\n\n## {escape(words.title(section))}'
+    head = f'<a id="{section.name}"></a>\n\n## {escape(section.title)}'
     if isinstance(section, Missing):
         return f"{head}\n\n{text(words.missing(section))}"
     parts = [head]

@@ -1,20 +1,23 @@
 """The report as one static page: no script, nothing from elsewhere, light or dark as the reader likes it."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from html import escape
 from itertools import groupby
 from pathlib import Path
 
-from experiments.report import words
+from experiments.report import paper, words
+from experiments.report.beside import Beside, counts, summary
 from experiments.report.layout import Table
 from experiments.report.section import Missing, Section
 
 STYLE = Path(__file__).with_name("page.css")
 
 
-def document(sections: Sequence[Section | Missing]) -> str:
+def document(sections: Sequence[Section | Missing], of_paper: Sequence[Beside] = ()) -> str:
     """All of `index.html`."""
-    contents = "\n".join(_entry(section) for section in sections)
+    first = [f'<li><a href="#{paper.ANCHOR}">{escape(paper.TITLE)}</a></li>'] if of_paper else []
+    contents = "\n".join([*first, *(_entry(section) for section in sections)])
     return f"""<!DOCTYPE html>
 <html lang="en">
 <head>
@@ -40,16 +43,63 @@ def document(sections: Sequence[Section | Missing]) -> str:
 </ol>
 </nav>
 <main id="results">
-{chr(10).join(_section(section) for section in sections)}
+{chr(10).join([*_paper(of_paper, sections), *(_section(section) for section in sections)])}
 </main>
 </body>
 </html>
 """
 
 
+def _paper(of_paper: Sequence[Beside], sections: Sequence[Section | Missing]) -> list[str]:
+    if not of_paper:
+        return []
+    name, titles = paper.ANCHOR, {section.name: section.title for section in sections}
+    head = f'<h2 id="{name}-title">{escape(paper.TITLE)} {_anchor(name)}</h2>'
+    lines = "\n".join(
+        f'<tr><th scope="row"><a href="#{one.name}">{escape(one.place)}</a></th><td>{escape(one.title)}</td>'
+        f"<td>{_verdicts(one)}</td></tr>"
+        for one in of_paper
+    )
+    columns = "".join(f'<th scope="col">{column}</th>' for column in paper.OVERVIEW)
+    overview = (
+        f'<div class="scroll" role="region" tabindex="0" aria-label="{escape(paper.TITLE)}">\n<table class="overview">\n'
+        f"<thead>\n<tr>{columns}</tr>\n</thead>\n"
+        f"<tbody>\n{lines}\n</tbody>\n</table>\n</div>"
+    )
+    said = f"<p>{text(paper.INTRODUCTION)}</p>\n<p>{text(summary(of_paper))}</p>"
+    parts = [f'<section id="{name}" aria-labelledby="{name}-title">', head, said, overview]
+    return ["\n".join([*parts, *(_beside(one, titles) for one in of_paper), "</section>"])]
+
+
+def _verdicts(one: Beside) -> str:
+    each = (f"{_chip(verdict)}\u202f×\u202f{count}" for verdict, count in counts(one.lines).items())
+    return " ".join(f'<span class="count">{words}</span>' for words in each)
+
+
+def _beside(one: Beside, titles: Mapping[str, str]) -> str:
+    links = (f'<a href="#{name}">{escape(titles[name])}</a>' for name in one.studies if name in titles)
+    commands = "<br>".join(f"<code>{escape(command)}</code>" for command in one.commands)
+    note = [f"<p>{text(one.note)}</p>"] if one.note else []
+    shown = table(paper.details(one), f"{one.place}: {one.title}").replace("<table>", '<table class="beside">', 1)
+    origin = (
+        f'<dl class="origin">\n<div><dt>command</dt><dd>{commands}</dd></div>\n'
+        f"<div><dt>more</dt><dd>{'<br>'.join(links)}</dd></div>\n</dl>"
+    )
+    head = f'<h3 id="{one.name}">{escape(one.place)}: {escape(one.title)} {_anchor(one.name)}</h3>'
+    return "\n".join([head, *note, shown, origin])
+
+
+def _chip(verdict: str) -> str:
+    return f'<span class="verdict {paper.kind(verdict)}">{escape(verdict)}</span>'
+
+
+def _anchor(name: str) -> str:
+    return f'<a class="anchor" href="#{escape(name)}" aria-label="Link to this section">#</a>'
+
+
 def _entry(section: Section | Missing) -> str:
     gap = ' class="gap"' if isinstance(section, Missing) else ""
-    return f'<li{gap}><a href="#{escape(section.name)}">{escape(words.title(section))}</a></li>'
+    return f'<li{gap}><a href="#{escape(section.name)}">{escape(section.title)}</a></li>'
 
 
 def _section(section: Section | Missing) -> str:
@@ -65,8 +115,7 @@ def _section(section: Section | Missing) -> str:
             origin(section),
         ]
     kind = ' class="gap"' if isinstance(section, Missing) else ""
-    anchor = f'<a class="anchor" href="#{name}" aria-label="Link to this section">#</a>'
-    head = f'<h2 id="{name}-title">{escape(words.title(section))} {anchor}</h2>'
+    head = f'<h2 id="{name}-title">{escape(section.title)} {_anchor(section.name)}</h2>'
     return "\n".join([f'<section id="{name}" aria-labelledby="{name}-title"{kind}>', head, *body, "</section>"])
 
 
@@ -110,9 +159,17 @@ def _group(shown: Table, lines: Sequence[tuple[str, ...]]) -> str:
     setting = f'<th scope="rowgroup" rowspan="{len(lines)}">{escape(lines[0][0])}</th>'
     rows = []
     for place, (_, method, *cells) in enumerate(lines):
-        values = "".join(f"<td{_kind(shown, column)}>{_value(cell)}</td>" for column, cell in enumerate(cells, start=2))
+        values = "".join(_cell(shown, column, cell) for column, cell in enumerate(cells, start=2))
         rows.append(f'<tr>{setting if place == 0 else ""}<th scope="row">{escape(method)}</th>{values}</tr>')
     return "\n".join(rows)
+
+
+def _cell(shown: Table, column: int, cell: str) -> str:
+    """Cells of words carry the name of their column: where the screen is narrow they stand one beneath the other."""
+    name = shown.head[column]
+    if not shown.is_words(column):
+        return f'<td class="number">{_value(cell)}</td>'
+    return f'<td data-name="{escape(name)}">{_chip(cell) if name == "verdict" else _value(cell)}</td>'
 
 
 def _kind(shown: Table, column: int) -> str:
@@ -120,8 +177,9 @@ def _kind(shown: Table, column: int) -> str:
 
 
 def _value(cell: str) -> str:
-    mean, sign, spread = cell.partition(" ± ")
-    return f'{escape(mean)} <span class="spread">± {escape(spread)}</span>' if sign else escape(cell)
+    """Spreads are paler than their numbers, and no sign of per cent stands alone on a line."""
+    pale = re.sub(r" (± [−<]?[0-9.,]*[0-9](?:e−?[0-9]+)?)", r' <span class="spread">\1</span>', escape(cell))
+    return pale.replace(" %", "\u00a0%")
 
 
 def origin(section: Section) -> str:

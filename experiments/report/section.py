@@ -32,15 +32,20 @@ class Missing(NamedTuple):
     """A study without results."""
 
     name: str
+    title: str
 
 
 def sections(folder: Path = study.RESULTS) -> list[Section | Missing]:
     """Every study in order, then whatever else has rows of the same columns."""
     measured = lambda name: (folder / f"{name}.json").exists()
-    studies = [of_study(name, folder) if measured(name) else Missing(name) for name in experiments.NAMES]
+    studies = [of_study(name, folder) if measured(name) else _missing(name) for name in experiments.NAMES]
     strangers = sorted(path for path in folder.glob("*.json") if path.stem not in experiments.NAMES)
     found = [(path.stem, json.loads(path.read_text())) for path in strangers]
     return [*studies, *(of_benchmark(name, results, folder) for name, results in found if _has_rows(results))]
+
+
+def _missing(name: str) -> Missing:
+    return Missing(name, experiments.get(name).title)
 
 
 def of_study(name: str, folder: Path) -> Section:

@@ -16,11 +16,6 @@ INTRODUCTION = (
 SMOKE = "Smoke scale: these numbers show that the program runs, and nothing else."
 
 
-def title(section: Section | Missing) -> str:
-    """Of a heading."""
-    return section.name if isinstance(section, Missing) else section.title
-
-
 def missing(section: Missing) -> str:
     """What to say of a gap, and how to fill it."""
     return f"Not measured yet: `metaprior reproduce {section.name} --scale full`."

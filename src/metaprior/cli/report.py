@@ -11,6 +11,9 @@ from metaprior.cli.arguments import parse
 
 HELP = """Rebuild RESULTS.md, index.html and every figure from the results files, and from nothing else.
 
+First come the paper's tables and figures one by one: what is printed or claimed there, what was found here with its interval, the
+command, and a verdict. Then every study in full. What was not measured is named.
+
 examples:
   metaprior report
   metaprior report --results results/smoke"""

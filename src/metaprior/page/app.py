@@ -105,7 +105,7 @@ def described(engine: Engine) -> dict[str, Any]:
     of_curves = {
         tasks: {
             "ranges": {name: getattr(SETTINGS[tasks], name) for name in ("amplitude", "frequency", "phase")},
-            "scores": {method: _last(engine.curves.small[tasks, method].card["scores"]) for method in priors.METHODS},
+            "scores": {method: engine.curves.small[tasks, method].card["scores"] for method in priors.METHODS},
         }
         for tasks in priors.CURVES
     }
@@ -154,10 +154,6 @@ async def _unexpected(request: Request, error: Exception) -> Response:
 
 
 HANDLERS: Any = {asked.Refused: _refused, HTTPException: _http, Exception: _unexpected}
-
-
-def _last(scores: dict[str, Any]) -> dict[str, float | None]:
-    return {name: scores[name][-1] for name in ("mse", "nll", "coverage90")}
 
 
 def _summary(engine: Engine, method: str) -> str:

@@ -10,9 +10,10 @@ from jaxtyping import Array, Float, Int
 
 from metaprior.likelihoods import SQUARED_ERROR, gaussian
 from metaprior.meta import meta_learner
-from metaprior.page import padded, priors
+from metaprior.page import bands, padded, priors
+from metaprior.page.bands import Bands
 from metaprior.page.padded import Points
-from metaprior.predict import Calibration, default_predictor
+from metaprior.predict import Predictor, default_predictor
 from metaprior.settings import Setup
 from metaprior.training import TEST_STEPS
 from metaprior.types import Prior
@@ -50,7 +51,7 @@ class Curves(NamedTuple):
     """Priors over curves, by task set and method, and the programs that answer."""
 
     small: Mapping[tuple[str, str], priors.Small]
-    calibrations: Mapping[tuple[str, str], Calibration]
+    bands: Mapping[tuple[str, str], Bands]
     programs: Mapping[str, Callable[..., Answer]]
 
     def answer(
@@ -59,7 +60,7 @@ class Curves(NamedTuple):
         """What the prior of a method thinks of these points after so many steps."""
         where = tasks, method
         found = self.programs[method](
-            self.small[where].prior, self.calibrations[where], placed(points), jnp.asarray(steps), jnp.asarray(truth)
+            self.small[where].prior, self.bands[where], placed(points), jnp.asarray(steps), jnp.asarray(truth)
         )
         return {name: plain(value) for name, value in found._asdict().items()}
 
@@ -71,10 +72,10 @@ def opened() -> Curves:
         for tasks in priors.CURVES
         for method in priors.METHODS
     }
-    calibrations = {where: priors.calibration_of(one.card["calibration"]) for where, one in small.items()}
+    calibrated = {where: bands.of_card(one.card["calibration"]) for where, one in small.items()}
     # The rows of a method differ in no setting from one set of curves to the other: they share a program.
     programs = {method: jax.jit(program(small[priors.CURVES[0], method].setup)) for method in priors.METHODS}
-    return Curves(small, calibrations, programs)
+    return Curves(small, calibrated, programs)
 
 
 def plain(value: Array) -> Any:
@@ -94,29 +95,43 @@ def placed(points: list[tuple[float, float]]) -> Points:
 
 
 def program(setup: Setup) -> Callable[..., Answer]:
-    """(prior, calibration, points, steps, truth) -> answer; every number is traced, so that it is compiled once."""
+    """(prior, bands, points, steps, truth) -> answer; every number is traced, so that it is compiled once."""
+    predictor = predicting(setup, num_functions=FUNCTIONS)
+
+    def answer(prior: Prior, calibrated: Bands, points: Points, steps: Int[Array, ""], truth: Array) -> Answer:
+        count = points.present.sum()
+        # Without points nothing is learned, and before the first step nothing has been: the prior predictive.
+        steps = jnp.where(count > 0, steps, 0)
+        at_step = jax.tree.map(lambda leaf: leaf[steps], bands.at(calibrated, count))
+        x = jnp.asarray(GRID, points.x.dtype)
+        predictive = predictor.finish(predictor.prepare(prior, points, steps, x), at_step)
+        return judged(predictive, truth[0] * jnp.sin(truth[1] * x + truth[2]))
+
+    return answer
+
+
+def predicting(setup: Setup, *, num_functions: int) -> Predictor:
+    """What adapts to points and predicts; `prepare` takes (prior, points, steps, x)."""
     method, network = setup.learner.method, padded.weighted(setup.model)
     exact = method.inference == "conjugate"  # sums over points; the others average
     noise_std = method.options["noise_std"] if exact else SQUARED_ERROR
     likelihood = gaussian(network.apply, noise_std=noise_std, temperature=method.temperature)
     learner = meta_learner(method, likelihood)
     family = learner.cell.family
-    predictor = default_predictor(network.apply, family, method.inference, num_functions=FUNCTIONS)
+    inner = default_predictor(network.apply, family, method.inference, num_functions=num_functions)
 
-    def answer(prior: Prior, calibration: Calibration, points: Points, steps: Int[Array, ""], truth: Array) -> Answer:
-        # Without points nothing is learned, and before the first step nothing has been: the prior predictive.
-        steps = jnp.where(points.present.sum() > 0, steps, 0)
-        state = priors.Small(setup, prior, {}).state
-        known = padded.support(points, averaged=not exact)
-        posteriors = learner.adapt(jax.random.key(0), state, known, STEPS)
-        q = jax.tree.map(lambda leaf: leaf[steps], posteriors)
+    def prepare(prior: Prior, points: Points, steps: Int[Array, ""], x: Float[Array, " G"]):
+        state, known = priors.Small(setup, prior, {}).state, padded.support(points, averaged=not exact)
+        q = jax.tree.map(lambda leaf: leaf[steps], learner.adapt(jax.random.key(0), state, known, STEPS))
         points = points._replace(present=points.present * (steps > 0))
-        at_step = padded.sized(jax.tree.map(lambda leaf: leaf[steps], calibration), points)
-        x = jnp.asarray(GRID, points.x.dtype)
-        parts = predictor.prepare(jax.random.key(0), prior, q, padded.support(points, averaged=False), padded.inputs(x))
-        return judged(predictor.finish(parts, at_step), truth[0] * jnp.sin(truth[1] * x + truth[2]))
+        support = padded.support(points, averaged=False)
+        return inner.prepare(jax.random.key(0), prior, q, support, padded.inputs(x)), points
 
-    return answer
+    def finish(parts, calibration):
+        of_rows, points = parts
+        return inner.finish(of_rows, padded.sized(calibration, points))
+
+    return Predictor(inner.name, prepare, finish)
 
 
 def judged(predictive: Any, y: Float[Array, " G"]) -> Answer:

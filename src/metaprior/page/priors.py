@@ -50,7 +50,12 @@ def save(folder: Path, name: str, setup: Setup, prior: Prior, card: Mapping[str,
     settings = as_dict(setup.settings) | {"data_dir": None}
     folder.mkdir(parents=True, exist_ok=True)
     write_atomically(folder / f"{name}.safetensors", codec.encode(single, {"name": name}))
-    text = json.dumps({"settings": settings, **card}, indent=1, allow_nan=False)
+    save_card(folder, name, {"settings": settings, **card})
+
+
+def save_card(folder: Path, name: str, card: Mapping[str, Any]) -> None:
+    """The card alone, settings included; the arrays beside it stay as they are."""
+    text = json.dumps(card, indent=1, allow_nan=False)
     write_atomically(folder / f"{name}.json", f"{text}\n".encode())
 
 

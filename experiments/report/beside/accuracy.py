@@ -1,0 +1,106 @@
+"""Tables 2 and 3: accuracies and calibration errors, number by number."""
+
+from typing import Any
+
+from experiments import paper, study
+from experiments.report.beside.line import NAMES, UNMEASURED, WORSE, Line, Load, Value, compared, unmeasured, values
+
+EXACT = "gem-bml+last-layer"  # stands beside the paper's number for GEM-BML+, of which it is a kind
+WORDS = {"5w1s": "5-way 1-shot", "5w5s": "5-way 5-shot", "20w1s": "20-way 1-shot", "20w5s": "20-way 5-shot"}
+
+
+def omniglot(load: Load) -> list[Line]:
+    """Table 2."""
+    return _accuracies(load("omniglot"), "omniglot")
+
+
+def miniimagenet(load: Load) -> list[Line]:
+    """Table 3, left."""
+    return _accuracies(load("miniimagenet"), "miniimagenet")
+
+
+def calibration(load: Load) -> list[Line]:
+    """Table 3, right: with the temperature that validation classes ask for."""
+    results, lines = load("calibration"), []
+    for whose in (*paper.CALIBRATION, EXACT):
+        for metric, printed in paper.CALIBRATION["gem-bml+" if whose == EXACT else whose].items():
+            ours = values(results).get(("temperature fitted", whose, metric))
+            if ours is None:
+                lines += [] if whose == EXACT else [unmeasured(metric, NAMES[whose], printed.text)]
+                continue
+            verdict, gap, _ = compared(printed, ours, less_is_better=True)
+            plain = values(results).get(("as it is", whose, metric))
+            said = "Some task ran away."
+            if ours.mean is not None:
+                said = f"{_apart(gap, 4)}; the paper prints no interval."
+            said += f" Without the temperature: {_digits(plain, 4)}." if plain else ""
+            lines.append(Line(metric, NAMES[whose], printed.text, _digits(ours, 4), verdict, said))
+    return sorted(lines, key=lambda line: line.where)
+
+
+# Beside the paper's number for GEM-BML+: (kind of cell, as rows say it, method) -> what it is called.
+VARIANTS = {
+    ("paper", "the paper’s settings", "gem-bml+"): "GEM-BML+ at the printed settings",
+    ("best", "best", EXACT): NAMES[EXACT],
+    ("trained 20-way", "trained 20-way", EXACT): f"{NAMES[EXACT]}, trained with 20 classes",
+}
+
+
+def _accuracies(results: study.Results | None, tasks: str) -> list[Line]:
+    table, lines = paper.ACCURACY[tasks], []
+    for setting in next(iter(table.values())):
+        for method, numbers in table.items():
+            cell = ("best", "best", method)
+            lines.append(_accuracy(results, tasks, setting, cell, numbers[setting], NAMES[method]))
+        for cell, what in VARIANTS.items():
+            line = _accuracy(results, tasks, setting, cell, table["gem-bml+"][setting], what)
+            lines += [line] if line.verdict != UNMEASURED else []
+    return lines
+
+
+def _accuracy(
+    results: study.Results | None,
+    tasks: str,
+    setting: str,
+    cell: tuple[str, str, str],
+    printed: paper.Printed,
+    what: str,
+) -> Line:
+    """As the paper asks: as many queries as shots, statistics of the batch."""
+    kind, words, method = cell
+    curve = (results or {}).get("curves", {}).get(f"{setting}/{kind}/{method}", {})
+    found = {where: value for (where, *rest), value in values(results).items() if rest == [method, "accuracy, paper"]}
+    # A training that is shorter than usual says so at the end of its name.
+    begins = (f"{setting}, {words}", f"{setting}, {words}, ")
+    ours = next((v for where, v in found.items() if where == begins[0] or where.startswith(begins[1])), None)
+    if ours is None:
+        return unmeasured(WORDS[setting], what, f"{printed.text} %")
+    verdict, gap, allowed = compared(printed, ours)
+    said = "Some task ran away."
+    if ours.mean is not None:
+        said = f"{_apart(gap, 2)}, where the two intervals allow {allowed:.2f}."
+    said += _training(curve, tasks, setting) if verdict == WORSE else ""
+    return Line(WORDS[setting], what, f"{printed.text} %", f"{_digits(ours, 2)} %", verdict, said)
+
+
+def _training(curve: dict[str, Any], tasks: str, setting: str) -> str:
+    """How much less was trained, the likeliest reason."""
+    try:
+        iterations, size = curve["iterations"], curve["method"]["meta_batch"]
+    except (KeyError, TypeError):
+        return ""
+    whole = paper.MAML_TRAINING[tasks, setting]
+    return (
+        f" Trained for {iterations:,} iterations of {size} tasks; the paper does not say for how many, MAML’s authors train for "
+        f"{whole[0]:,} of {whole[1]}."
+    )
+
+
+def _digits(value: Value, digits: int) -> str:
+    if value.mean is None:
+        return str(value)
+    return f"{value.mean:.{digits}f} ± {value.ci95:.{digits}f}" if value.ci95 else f"{value.mean:.{digits}f}"
+
+
+def _apart(gap: float, digits: int) -> str:
+    return f"{abs(gap):.{digits}f} {'above' if gap > 0 else 'below'}"

@@ -1,0 +1,276 @@
+"""The paper beside the results: verdicts follow from the numbers, gaps are named, and it is built from whatever is there."""
+
+import copy
+import json
+
+import numpy as np
+import pytest
+
+from experiments import few_shot, paper, study
+from experiments.compute_memory import BYTES, SECONDS
+from experiments.report import beside, markdown, page
+from experiments.report.beside import accuracy, agents, cost, hyper, sinusoids, theory
+from experiments.report.beside.line import (
+    AGREES,
+    BETTER,
+    FAILS,
+    HOLDS,
+    NOTHING,
+    OTHER,
+    PART,
+    PRINTED,
+    UNDECIDED,
+    UNMEASURED,
+    WORSE,
+    Value,
+    apart,
+    compared,
+    share_of,
+)  # fmt: skip
+from experiments.report.paper import kind
+
+NAMES = tuple(dict.fromkeys(name for item in beside.ITEMS for name in item.studies))
+
+
+def results(*rows, curves=None, **settings):
+    listed = [study.row(setting=s, method=m, metric=k, mean=v, ci95=c) | {"command": "x"} for s, m, k, v, c in rows]
+    return {"settings": settings, "rows": listed, "curves": curves or {}}
+
+
+def loading(**found):
+    return lambda name: found.get(name.replace("-", "_"))
+
+
+def verdicts(lines, *, where=""):
+    return [line.verdict for line in lines if line.where.startswith(where)]
+
+
+# --- the whole --------------------------------------------------------------------------------------------------------
+
+
+def test_every_table_and_figure_of_the_paper_has_its_place():
+    places = {
+        item.place.partition(" (A")[0].partition(",")[0].removesuffix(" (a)").removesuffix(" (b)")
+        for item in beside.ITEMS
+    }
+    assert places == {*(f"Figure {n}" for n in range(1, 7)), *(f"Table {n}" for n in range(1, 7))}
+    assert len({each.name for each in beside.beside()}) == len(beside.ITEMS)
+
+
+def test_without_results_everything_is_named_as_not_measured(tmp_path):
+    found = beside.beside(tmp_path)
+    assert {line.verdict for each in found for line in each.lines} == {UNMEASURED, NOTHING}
+    assert all(line.ours for each in found for line in each.lines)
+    printed = [line.paper for each in found if each.place == "Table 2" for line in each.lines]
+    assert printed == [
+        f"{table[s].text} %" for s in paper.OMNIGLOT_SETTINGS for table in paper.ACCURACY["omniglot"].values()
+    ]
+    assert "metaprior reproduce omniglot --scale full" in found[4].commands
+    assert not beside.is_measured(tmp_path)
+
+
+def test_results_of_smoke_scale_show_nothing(tmp_path):
+    for name in ("omniglot", "sinusoid-default"):
+        whole = study.load(name)
+        (tmp_path / f"{name}.json").write_text(
+            json.dumps({**whole, "settings": whole["settings"] | {"scale": "smoke"}})
+        )
+    assert {line.verdict for each in beside.beside(tmp_path) for line in each.lines} == {UNMEASURED, NOTHING}
+
+
+def test_numbers_of_the_paper_are_those_of_the_rows():
+    """Results were measured with the paper's numbers in their rows."""
+    for name in ("omniglot", "miniimagenet"):
+        for row in study.load(name)["rows"]:
+            if row["paper"] is not None:
+                assert row["paper"] == paper.ACCURACY[name][row["method"]][row["setting"].split(",")[0]].mean
+    assert few_shot.PAPER["miniimagenet"]["amortized-bml"] == {"5w1s": 45.0}
+    assert all(printed.ci95 for table in paper.ACCURACY.values() for by in table.values() for printed in by.values())
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_it_is_built_from_whatever_is_there(tmp_path, seed):
+    """Rows and curves lost, numbers that ran away, whole files missing: never an error, and as many lines as ever."""
+    rng = np.random.default_rng(seed)
+    for name in NAMES:
+        if not (study.RESULTS / f"{name}.json").exists() or rng.random() < 0.2:
+            continue
+        found = copy.deepcopy(study.load(name))
+        found["rows"] = [row for row in found["rows"] if rng.random() < 0.8] or found["rows"][:1]
+        for row in found["rows"]:
+            row["mean"] = None if rng.random() < 0.2 else row["mean"]
+            row["ci95"] = None if row["mean"] is None or rng.random() < 0.2 else row["ci95"]
+        if name not in ("a-star", "gradient-error"):  # their curves are of one piece with their rows
+            found["curves"] = {key: curve for key, curve in found["curves"].items() if rng.random() < 0.8}
+        else:
+            found["rows"] = study.load(name)["rows"]
+        (tmp_path / f"{name}.json").write_text(json.dumps(found))
+    built = beside.beside(tmp_path)
+    assert [each.place for each in built] == [item.place for item in beside.ITEMS]
+    known = {AGREES, BETTER, WORSE, HOLDS, PART, FAILS, UNDECIDED, PRINTED, OTHER, UNMEASURED, NOTHING}
+    assert all(line.verdict in known and line.ours and line.paper for each in built for line in each.lines)
+    assert "nan" not in markdown.document([], built) and "None" not in markdown.document([], built)
+
+
+# --- verdicts ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("ours", "less_is_better", "verdict"),
+    [
+        (Value(98.2, 0.3), False, AGREES),  # 0.5 = the root of 0.3² + 0.4²
+        (Value(98.19, 0.3), False, WORSE),
+        (Value(99.21, 0.3), False, BETTER),
+        (Value(99.21, 0.3), True, WORSE),
+        (Value(None), False, WORSE),
+    ],
+)
+def test_a_number_agrees_as_far_as_both_intervals_allow(ours, less_is_better, verdict):
+    assert compared(paper.read("98.7 ± 0.4"), ours, less_is_better=less_is_better)[0] == verdict
+
+
+def test_claims_about_several_things_and_differences():
+    assert [share_of(held) for held in ([True, True], [True, False], [False], [])] == [HOLDS, PART, FAILS, FAILS]
+    assert [apart(Value(m, 1.0)) for m in (1.1, 0.9, -0.9, -1.1, None)] == [
+        HOLDS,
+        UNDECIDED,
+        UNDECIDED,
+        FAILS,
+        UNDECIDED,
+    ]
+    assert [kind(verdict) for verdict in (AGREES, PART, FAILS, UNMEASURED)] == ["good", "mixed", "bad", "none"]
+
+
+def test_an_accuracy_that_is_worse_says_how_long_it_was_trained():
+    found = results(("5w1s, best", "maml", "accuracy, paper", 97.3, 0.8), ("5w1s, best", "reptile", "accuracy, paper", 97.7, 0.1),
+                    curves={"5w1s/best/maml": {"iterations": 5000, "method": {"meta_batch": 16}}})  # fmt: skip
+    lines = {line.what: line for line in accuracy.omniglot(loading(omniglot=found)) if line.where == "5-way 1-shot"}
+    assert lines["MAML"][2:5] == ("98.7 ± 0.4 %", "97.30 ± 0.80 %", WORSE)
+    assert lines["MAML"].said.startswith("1.40 below, where the two intervals allow 0.89.")
+    assert "5,000 iterations of 16 tasks" in lines["MAML"].said and "60,000 of 32" in lines["MAML"].said
+    assert lines["Reptile"].verdict == AGREES and "iterations" not in lines["Reptile"].said
+    assert lines["iMAML"].verdict == UNMEASURED and "GEM-BML+ with an exact head" not in lines
+
+
+def test_variants_of_ours_stand_beside_the_papers_number_where_they_were_measured():
+    found = results(("5w1s, the paper’s settings", "gem-bml+", "accuracy, paper", 90.0, 1.0),
+                    ("5w1s, trained 20-way, 4,000 iterations", "gem-bml+last-layer", "accuracy, paper", 99.5, 0.3),
+                    ("5w1s, best-looking", "gem-bml+", "accuracy, paper", 1.0, 0.1))  # fmt: skip
+    lines = [line for line in accuracy.omniglot(loading(omniglot=found)) if line.verdict != UNMEASURED]
+    assert [(line.what, line.paper, line.verdict) for line in lines] == [
+        ("GEM-BML+ at the printed settings", "99.23 ± 0.42 %", WORSE),
+        ("GEM-BML+ with an exact head, trained with 20 classes", "99.23 ± 0.42 %", AGREES),
+    ]
+
+
+def test_calibration_counts_with_the_temperature_and_says_what_is_without():
+    found = results(("temperature fitted", "maml", "ECE", 0.01, 0.001), ("as it is", "maml", "ECE", 0.2, 0.01))
+    line = next(line for line in accuracy.calibration(loading(calibration=found)) if line.verdict != UNMEASURED)
+    assert line[:5] == ("ECE", "MAML", "0.0471", "0.0100 ± 0.0010", BETTER)
+    assert line.said == "0.0371 below; the paper prints no interval. Without the temperature: 0.2000 ± 0.0100."
+
+
+def curve_of_errors(**left):
+    """Rows of Figure 2a at the best settings: error after ten steps as a share of that before."""
+    rows = []
+    for method, share in left.items():
+        name = method.replace("_", "-").replace("-plus", "+")
+        rows += [("best", name, "MSE after 0", 2.0, 0.1), ("best", name, "MSE after 10", 2.0 * share, 0.1)]
+        rows += [("best", name, "MSE after 50", 1.9 * share, 0.1)]
+    return results(*rows, iterations=40_000)
+
+
+def test_claims_of_figure_2a():
+    hard = curve_of_errors(gem_bml_plus=0.2, gem_bml=0.9, maml=0.95, reptile=0.99)
+    easy = curve_of_errors(gem_bml_plus=0.02, gem_bml=0.05, maml=0.04, reptile=0.03)
+    lines = sinusoids.figure_2a(loading(sinusoid_challenging=hard, sinusoid_default=easy))
+    assert verdicts(lines, where="default, best") == [PART]  # gem-bml keeps more than the slowest of the others
+    assert verdicts(lines, where="challenging, best") == [PART, HOLDS, HOLDS]
+    assert verdicts(lines, where="challenging, the paper") == [UNMEASURED] * 3
+    lost = curve_of_errors(gem_bml_plus=float("nan"), maml=0.5, reptile=0.5)
+    lines = sinusoids.figure_2a(loading(sinusoid_challenging=lost))
+    assert verdicts(lines, where="challenging, best") == [FAILS, FAILS, FAILS]
+    short = sinusoids.figure_2a(loading(sinusoid_default=easy | {"settings": {"iterations": 7000}}))
+    assert "Trained for 7,000 iterations, not 40,000." in short[1].said
+
+
+@pytest.mark.parametrize(
+    ("errors", "verdict"), [((0.9, 0.3, 0.2), PART), ((0.21, 0.3, 0.2), FAILS), ((2.0, 0.3, 0.2), HOLDS)]
+)
+def test_whether_several_steps_are_necessary(errors, verdict):
+    rows = [(f"best, {k} steps", "maml", "MSE after 10", error, 0.05) for k, error in enumerate(errors, start=1)]
+    found = results(*rows, ("best, 1 steps", "maml", "MSE after 0", 2.0, 0.1))
+    assert sinusoids.inner_steps(loading(inner_steps=found))[2].verdict == verdict
+
+
+def test_claims_of_figure_2b():
+    def costs(metric, **by):
+        ends = [
+            (method.replace("_", "-"), *end) for method, pair in by.items() for end in zip((2, 50), pair, strict=True)
+        ]
+        return [(f"{count} steps", method, metric, value, 0.0) for method, count, value in ends]
+
+    memory = costs(BYTES, gem_bml=(1e8, 1e8), reptile=(1e8, 2e8), maml=(1e8, 9e8), bmaml=(1e9, 9e9))
+    seconds = costs(SECONDS, gem_bml=(0.01, 0.11), imaml=(0.05, 0.06), maml=(0.01, 0.41))
+    lines = cost.figure_2b(loading(compute_memory=results(*memory, *seconds, tasks="omniglot", ways=5, shots=1)))
+    assert [line.verdict for line in lines] == [PART, HOLDS, HOLDS, HOLDS, HOLDS]
+    assert {line.where for line in lines} == {"Omniglot, 5-way 1-shot"} and "Reptile grows" in lines[0].said
+
+
+def test_claims_of_figure_3():
+    rng = np.random.default_rng(0)
+    noise = rng.normal(size=(3, 40, 4))
+    returns = {
+        "gem-bml+": noise,
+        "maml": noise - 1.0,
+        "gem-bml": noise + np.array([0, 1, 0, -1.0]),
+        "reptile": noise[::-1],
+    }
+    curves = {name: {"task_returns": values.tolist()} for name, values in returns.items()}
+    curves["gem-bml+"]["by_trust"] = (noise - 5).tolist()
+    found = results(curves=curves, updates=3, iterations=200)
+    lines = agents.figure_3(loading(rl_navigation=found, rl_cheetah_velocity=found))
+    nav, cheetah = lines[:3], lines[3:6]
+    assert [line.verdict for line in nav] == [HOLDS, PART, FAILS]
+    assert cheetah[2].verdict == HOLDS  # there the paper says that trust regions do worse
+    assert "200 iterations" in nav[0].said
+
+
+def test_claims_about_gradients():
+    parts = [f"{method} error in {part}" for method in ("gem", "elbo") for part in ("μ", "log σ")]
+    regime = {"steps": [0, 1, 2], **{part: [1.0, 0.5, 0.001] for part in parts}}
+    some = {
+        "regime a": regime | {"gem GEM closer": [0.5, 0.9, 0.8]},
+        "regime b": regime | {"gem GEM closer": [0.5, 0.9, 0.2]},
+    }
+    assert verdicts(theory.gradients(loading(gradient_error=results(curves=some)))) == [HOLDS, PART]
+    some["regime b"]["elbo error in μ"] = [1.0, 0.5, 0.3]
+    assert verdicts(theory.gradients(loading(gradient_error=results(curves=some))))[0] == PART
+
+
+def test_settings_are_the_printed_ones_or_others():
+    tried = [{"changes": {"steps": [1, 1], "rate": 0.001, "meta_rate": 0.001}, "nll": 0.2},
+             {"changes": {"steps": [5, 5], "rate": 0.03, "meta_rate": 0.001}, "nll": -1.0},
+             {"changes": {"steps": [5, 5], "rate": 0.1, "meta_rate": 0.004}, "nll": None}]  # fmt: skip
+    lines = hyper.sinusoids(loading(search=results(curves={"sinusoid/gem-bml+/5": tried})))
+    assert [(line.ours, line.verdict) for line in lines[:4]] == [
+        ("0.001", PRINTED), ("0.03", OTHER), ("5 + 5", OTHER), ("10", PRINTED),
+    ]  # fmt: skip
+    assert verdicts(lines, where="challenging") == [UNMEASURED] * 5
+
+
+# --- documents --------------------------------------------------------------------------------------------------------
+
+
+def test_documents_hold_every_line_and_lead_to_the_studies():
+    built = beside.beside()
+    text, html = markdown.document([], built), page.document([], built)
+    for each in built:
+        assert (
+            f'<a id="{each.name}"></a>' in text and f'<h3 id="{each.name}">' in html and f'href="#{each.name}"' in html
+        )
+        for command in each.commands:
+            assert f"`{command}`" in text and f"<code>{command}</code>" in html
+    lines = sum(len(each.lines) for each in built)
+    assert html.count('<td data-name="verdict">') == lines
+    assert beside.summary(built) in html and text.count("\n### ") == len(built)
