@@ -37,7 +37,24 @@ def test_speed_is_that_of_the_median_call(tmp_path, monkeypatch, capsys):
     assert [row["mean"] for row in rows] == [50.0, 2.0]
 
 
+def test_a_file_keeps_what_was_measured_before(tmp_path, monkeypatch):
+    """Of other things and other batches; the same thing at the same batch is replaced."""
+    file, seconds = tmp_path / "bench-rl.json", [4.0]
+    walk = lambda scale: Timed(f"{scale.trajectories} steps", scale.trajectories, seconds)
+    monkeypatch.setattr(rl, "MEASURED", {"walk": walk, "run of a cheetah": walk})
+    for asked in (["100"], ["200", "--engine", "c"], ["100"]):
+        assert bench.run(["rl", "--out", str(file), "--trajectories", *asked]) == 0
+        seconds[0] /= 2
+    rows = [row for row in json.loads(file.read_text())["rows"] if row["metric"] != "s"]
+    assert {(row["method"], row["mean"]) for row in rows} == {
+        ("walk", 100.0), ("walk", 100.0), ("run of a cheetah, engine c", 100.0), ("run of a cheetah", 100.0),
+    }  # fmt: skip
+    assert len(rows) == 4 and rows[-1]["command"].endswith("--trajectories 100")
+
+
 def test_what_cannot_be_measured_is_refused():
+    with pytest.raises(ValueError, match="engine"):
+        rl.time_rollouts("rl-cheetah-velocity", TINY._replace(engine="steam"))
     with pytest.raises(ValueError, match="measurement"):
         rl.measure(TINY, ("flying",))
     with pytest.raises(ValueError, match="multiple"):

@@ -35,6 +35,13 @@ class Scale(NamedTuple):
     rollouts: int = 20
     horizon: int | None = None
     repeats: int = 5
+    engine: str | None = None
+    """Of half-cheetah; None is that for the machine at hand."""
+
+    def environment(self, name: str) -> Environment:
+        """The environment of this name."""
+        engine = {} if name == "rl-navigation" else {"engine": self.engine}
+        return environment_called(name, horizon=self.horizon, **engine)
 
 
 class Timed(NamedTuple):
@@ -51,9 +58,9 @@ class Timed(NamedTuple):
         return self.steps / statistics.median(self.seconds)
 
 
-def time_rollouts(name: str, scale: Scale, *, environment: Environment | None = None) -> Timed:
-    """Trajectories of fresh policies, one for each task, and their returns; in another environment than the name's, if given."""
-    environment = environment or environment_called(name, horizon=scale.horizon)
+def time_rollouts(name: str, scale: Scale) -> Timed:
+    """Trajectories of fresh policies, one for each task, and their returns."""
+    environment = scale.environment(name)
     policy = gaussian_policy(environment.observation_size, environment.action_size)
     if scale.trajectories % TASKS:
         raise ValueError(f"{scale.trajectories} trajectories cannot be spread over {TASKS} tasks: make them a multiple")
@@ -71,11 +78,9 @@ def time_rollouts(name: str, scale: Scale, *, environment: Environment | None = 
     return Timed(words, scale.trajectories * environment.horizon, seconds, first)
 
 
-def time_iterations(
-    name: str, scale: Scale, *, method: str = "gem-bml+", environment: Environment | None = None
-) -> Timed:
+def time_iterations(name: str, scale: Scale, *, method: str = "gem-bml+") -> Timed:
     """Whole meta-iterations, one to a call."""
-    environment = environment or environment_called(name, horizon=scale.horizon)
+    environment = scale.environment(name)
     tasks = scale.meta_batch or (20 if name == "rl-navigation" else 40)
     setup = rl_setup(
         environment, rows.get(method, meta_batch=tasks), rollouts=scale.rollouts, queries=scale.rollouts, check=False
@@ -113,7 +118,8 @@ def measure(scale: Scale, only: Sequence[str] = ()) -> dict[str, Timed]:
     """What is asked for, by its name; all, if nothing is."""
     for name in only:
         require_known("measurement", name, MEASURED)
-    return {name: MEASURED[name](scale) for name in only or MEASURED}
+    called = lambda name: f"{name}, engine {scale.engine}" if scale.engine and "cheetah" in name else name
+    return {called(name): MEASURED[name](scale) for name in only or MEASURED}
 
 
 def record(found: dict[str, Timed], command: str) -> dict[str, Any]:
@@ -129,6 +135,14 @@ def record(found: dict[str, Timed], command: str) -> dict[str, Any]:
             for metric, value in numbers.items()
         ]  # fmt: skip
     curves = {
-        name: {"steps": timed.steps, "seconds": timed.seconds, "first": timed.first} for name, timed in found.items()
+        f"{name}: {timed.batch}": {"steps": timed.steps, "seconds": timed.seconds, "first": timed.first}
+        for name, timed in found.items()
     }
     return {"settings": {"jax": jax.__version__}, "rows": made, "curves": curves}
+
+
+def beside(found: dict[str, Any], before: dict[str, Any]) -> dict[str, Any]:
+    """What was measured, and what a file has of other things or other batches: several commands can fill one file."""
+    known = {(row["method"], row["setting"]) for row in found["rows"]}
+    rows = [row for row in before["rows"] if (row["method"], row["setting"]) not in known]
+    return {**found, "rows": [*rows, *found["rows"]], "curves": {**before["curves"], **found["curves"]}}

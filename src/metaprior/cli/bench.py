@@ -90,6 +90,7 @@ RL_HELP = """Time rollouts and whole meta-iterations of agents, in environment s
 examples:
   metaprior bench rl
   metaprior bench rl --only 'navigation rollouts' --trajectories 65540
+  metaprior bench rl --only 'half-cheetah rollouts' --engine mjx
   metaprior bench rl --out results/bench-rl.json
 
 Half-cheetah runs on MuJoCo's own engine where JAX computes on a CPU, and by equations of its own, which agree with it, where
@@ -174,8 +175,10 @@ class RL:
     """Steps of a trajectory; auto: the environment's own."""
     repeats: int = 5
     """How often each is timed; the median counts."""
+    engine: str | None = None
+    """Of half-cheetah: c (MuJoCo), kernel, plane or mjx; auto: that for the machine at hand."""
     out: Annotated[Path | None, tyro.conf.arg(help_behavior_hint="(default: none)")] = None
-    """Results file to write."""
+    """Results file to write; what it has of other things or batches stays."""
     json: bool = False
     """Print one JSON object on stdout: name -> environment steps a second."""
 
@@ -273,7 +276,8 @@ def rl(argv: list[str]) -> int:
     with console.waiting("timing"):
         found = benchmark.measure(scale, asked.only)
     if asked.out is not None:
-        write(asked.out, benchmark.record(found, shlex.join(["metaprior", "bench", "rl", *argv])))
+        made = benchmark.record(found, shlex.join(["metaprior", "bench", "rl", *argv]))
+        write(asked.out, benchmark.beside(made, json.loads(asked.out.read_text())) if asked.out.exists() else made)
     if asked.json:
         print(json.dumps({name: timed.per_second for name, timed in found.items()}))
     else:

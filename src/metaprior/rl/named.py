@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from metaprior.names import require_known
 from metaprior.rl.cheetah_cpu import cheetah_cpu
 from metaprior.rl.cheetah_kernel import cheetah_kernel
+from metaprior.rl.cheetah_mjx import cheetah_mjx
 from metaprior.rl.cheetah_plane import cheetah_plane
 from metaprior.rl.environment import Environment, Task
 from metaprior.rl.navigation import REACH, Goal, navigation
@@ -28,7 +29,7 @@ class Asked(NamedTuple):
 class Named(NamedTuple):
     """An environment that can be made by its name, and how its goals are written."""
 
-    make: Callable[..., Environment]  # its options: horizon
+    make: Callable[..., Environment]  # its options: horizon, and engine for half-cheetah
     asked: Callable[[Sequence[str]], Asked]
     usage: str
 
@@ -85,10 +86,17 @@ def _numbers(name: str, words: Sequence[str], count: int) -> list[float]:
     return values
 
 
-def _cheetah(goal: str, **options) -> Environment:
-    """By the C engine on processors, by equations of its own on accelerators: each is written for what it runs on."""
-    engines = {"cpu": cheetah_cpu, "gpu": cheetah_kernel}
-    return engines.get(jax.default_backend(), cheetah_plane)(goal, **options)
+# Half-cheetah's engines: MuJoCo's own for processors, one program for GPUs, arrays for other accelerators, and MJX.
+ENGINES: Mapping[str, Callable[..., Environment]] = MappingProxyType(
+    {"c": cheetah_cpu, "kernel": cheetah_kernel, "plane": cheetah_plane, "mjx": cheetah_mjx}
+)
+
+
+def _cheetah(goal: str, engine: str | None = None, **options) -> Environment:
+    """By the engine of this name; else by that which is written for what JAX computes on."""
+    name = engine or {"cpu": "c", "gpu": "kernel"}.get(jax.default_backend(), "plane")
+    require_known("engine", name, ENGINES)
+    return ENGINES[name](goal, **options)
 
 
 ENVIRONMENTS: Mapping[str, Named] = MappingProxyType(
