@@ -10,7 +10,8 @@ from experiments import few_shot, paper, study
 from experiments.compute_memory import BYTES, SECONDS
 from experiments.report import beside, markdown, page
 from experiments.report.beside import accuracy, agents, cost, hyper, sinusoids, theory
-from experiments.report.beside.line import (
+from experiments.report.beside.line import Value, apart, compared, share_of
+from experiments.report.verdicts import (
     AGREES,
     BETTER,
     FAILS,
@@ -22,12 +23,9 @@ from experiments.report.beside.line import (
     UNDECIDED,
     UNMEASURED,
     WORSE,
-    Value,
-    apart,
-    compared,
-    share_of,
-)  # fmt: skip
-from experiments.report.paper import kind
+    Paper,
+    kind,
+)
 
 NAMES = tuple(dict.fromkeys(name for item in beside.ITEMS for name in item.studies))
 
@@ -66,7 +64,7 @@ def test_without_results_everything_is_named_as_not_measured(tmp_path):
         f"{table[s].text} %" for s in paper.OMNIGLOT_SETTINGS for table in paper.ACCURACY["omniglot"].values()
     ]
     assert "metaprior reproduce omniglot --scale full" in found[4].commands
-    assert not beside.is_measured(tmp_path)
+    assert beside.of_paper(tmp_path) is None
 
 
 def test_results_of_smoke_scale_show_nothing(tmp_path):
@@ -109,7 +107,8 @@ def test_it_is_built_from_whatever_is_there(tmp_path, seed):
     assert [each.place for each in built] == [item.place for item in beside.ITEMS]
     known = {AGREES, BETTER, WORSE, HOLDS, PART, FAILS, UNDECIDED, PRINTED, OTHER, UNMEASURED, NOTHING}
     assert all(line.verdict in known and line.ours and line.paper for each in built for line in each.lines)
-    assert "nan" not in markdown.document([], built) and "None" not in markdown.document([], built)
+    text = markdown.document([], Paper(beside.summary(built), tuple(built)))
+    assert "nan" not in text and "None" not in text
 
 
 # --- verdicts ---------------------------------------------------------------------------------------------------------
@@ -263,8 +262,9 @@ def test_settings_are_the_printed_ones_or_others():
 
 
 def test_documents_hold_every_line_and_lead_to_the_studies():
-    built = beside.beside()
-    text, html = markdown.document([], built), page.document([], built)
+    whole = beside.of_paper()
+    assert whole is not None
+    text, html, built = markdown.document([], whole), page.document([], whole), whole.items
     for each in built:
         assert (
             f'<a id="{each.name}"></a>' in text and f'<h3 id="{each.name}">' in html and f'href="#{each.name}"' in html
@@ -273,4 +273,4 @@ def test_documents_hold_every_line_and_lead_to_the_studies():
             assert f"`{command}`" in text and f"<code>{command}</code>" in html
     lines = sum(len(each.lines) for each in built)
     assert html.count('<td data-name="verdict">') == lines
-    assert beside.summary(built) in html and text.count("\n### ") == len(built)
+    assert whole.summary in html and text.count("\n### ") == len(built)

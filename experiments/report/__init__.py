@@ -5,7 +5,7 @@ from pathlib import Path
 
 import experiments
 from experiments import study
-from experiments.report import beside, markdown, page
+from experiments.report import markdown, page
 from experiments.report.section import FIGURES, Missing, Section, of_study, sections
 from experiments.study import RESULTS
 from metaprior import figures
@@ -18,8 +18,10 @@ DOCUMENTS = {"RESULTS.md": markdown.document, "index.html": page.document}
 
 def documents(found: Sequence[Section | Missing], folder: Path = RESULTS) -> dict[str, str]:
     """File -> text: the paper beside the results, where there are any of it, then every section."""
-    of_paper = beside.beside(folder) if beside.is_measured(folder) else []
-    return {name: document(found, of_paper) for name, document in DOCUMENTS.items()}
+    from experiments.report import beside  # which imports most studies: not to be done to run one of them
+
+    whole = beside.of_paper(folder)
+    return {name: document(found, whole) for name, document in DOCUMENTS.items()}
 
 
 def write(found: Sequence[Section | Missing], folder: Path = RESULTS) -> list[Path]:

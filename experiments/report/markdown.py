@@ -4,12 +4,12 @@ import re
 from collections.abc import Mapping, Sequence
 
 from experiments.report import paper, words
-from experiments.report.beside import Beside, summary
 from experiments.report.layout import Table
 from experiments.report.section import Missing, Section
+from experiments.report.verdicts import Beside, Paper, counted
 
 
-def document(sections: Sequence[Section | Missing], of_paper: Sequence[Beside] = ()) -> str:
+def document(sections: Sequence[Section | Missing], of_paper: Paper | None = None) -> str:
     """All of `RESULTS.md`."""
     first = [f"- [{paper.TITLE}](#{paper.ANCHOR})"] if of_paper else []
     contents = "\n".join([*first, *(f"- [{escape(section.title)}](#{section.name})" for section in sections)])
@@ -17,13 +17,16 @@ def document(sections: Sequence[Section | Missing], of_paper: Sequence[Beside] =
     return "\n\n".join([head, *_paper(of_paper, sections), *(_section(section) for section in sections)]) + "\n"
 
 
-def _paper(of_paper: Sequence[Beside], sections: Sequence[Section | Missing]) -> list[str]:
+def _paper(of_paper: Paper | None, sections: Sequence[Section | Missing]) -> list[str]:
     if not of_paper:
         return []
-    head = f'<a id="{paper.ANCHOR}"></a>\n\n## {paper.TITLE}\n\n{text(paper.INTRODUCTION)} {text(summary(of_paper))}'
-    lines = [f"| [{escape(one.place)}](#{one.name}) | {escape(one.title)} | {escape(one.counts)} |" for one in of_paper]
+    head = f'<a id="{paper.ANCHOR}"></a>\n\n## {paper.TITLE}\n\n{text(paper.INTRODUCTION)} {text(of_paper.summary)}'
+    lines = [
+        f"| [{escape(one.place)}](#{one.name}) | {escape(one.title)} | {escape(counted(one.lines))} |"
+        for one in of_paper.items
+    ]
     overview = "\n".join([f"| {' | '.join(paper.OVERVIEW)} |", "| --- | --- | --- |", *lines])
-    return [head, overview, *(_beside(one, sections) for one in of_paper)]
+    return [head, overview, *(_beside(one, sections) for one in of_paper.items)]
 
 
 def _beside(one: Beside, sections: Sequence[Section | Missing]) -> str:

@@ -7,14 +7,14 @@ from itertools import groupby
 from pathlib import Path
 
 from experiments.report import paper, words
-from experiments.report.beside import Beside, counts, summary
 from experiments.report.layout import Table
 from experiments.report.section import Missing, Section
+from experiments.report.verdicts import Beside, Paper, counts, kind
 
 STYLE = Path(__file__).with_name("page.css")
 
 
-def document(sections: Sequence[Section | Missing], of_paper: Sequence[Beside] = ()) -> str:
+def document(sections: Sequence[Section | Missing], of_paper: Paper | None = None) -> str:
     """All of `index.html`."""
     first = [f'<li><a href="#{paper.ANCHOR}">{escape(paper.TITLE)}</a></li>'] if of_paper else []
     contents = "\n".join([*first, *(_entry(section) for section in sections)])
@@ -50,7 +50,7 @@ def document(sections: Sequence[Section | Missing], of_paper: Sequence[Beside] =
 """
 
 
-def _paper(of_paper: Sequence[Beside], sections: Sequence[Section | Missing]) -> list[str]:
+def _paper(of_paper: Paper | None, sections: Sequence[Section | Missing]) -> list[str]:
     if not of_paper:
         return []
     name, titles = paper.ANCHOR, {section.name: section.title for section in sections}
@@ -58,7 +58,7 @@ def _paper(of_paper: Sequence[Beside], sections: Sequence[Section | Missing]) ->
     lines = "\n".join(
         f'<tr><th scope="row"><a href="#{one.name}">{escape(one.place)}</a></th><td>{escape(one.title)}</td>'
         f"<td>{_verdicts(one)}</td></tr>"
-        for one in of_paper
+        for one in of_paper.items
     )
     columns = "".join(f'<th scope="col">{column}</th>' for column in paper.OVERVIEW)
     overview = (
@@ -66,9 +66,9 @@ def _paper(of_paper: Sequence[Beside], sections: Sequence[Section | Missing]) ->
         f"<thead>\n<tr>{columns}</tr>\n</thead>\n"
         f"<tbody>\n{lines}\n</tbody>\n</table>\n</div>"
     )
-    said = f"<p>{text(paper.INTRODUCTION)}</p>\n<p>{text(summary(of_paper))}</p>"
+    said = f"<p>{text(paper.INTRODUCTION)}</p>\n<p>{text(of_paper.summary)}</p>"
     parts = [f'<section id="{name}" aria-labelledby="{name}-title">', head, said, overview]
-    return ["\n".join([*parts, *(_beside(one, titles) for one in of_paper), "</section>"])]
+    return ["\n".join([*parts, *(_beside(one, titles) for one in of_paper.items), "</section>"])]
 
 
 def _verdicts(one: Beside) -> str:
@@ -90,7 +90,7 @@ def _beside(one: Beside, titles: Mapping[str, str]) -> str:
 
 
 def _chip(verdict: str) -> str:
-    return f'<span class="verdict {paper.kind(verdict)}">{escape(verdict)}</span>'
+    return f'<span class="verdict {kind(verdict)}">{escape(verdict)}</span>'
 
 
 def _anchor(name: str) -> str:

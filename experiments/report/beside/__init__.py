@@ -1,33 +1,16 @@
 """The paper's tables and figures one by one: what is printed or claimed there, beside what was measured here."""
 
 import re
-from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from experiments import study
 from experiments.report.beside import accuracy, agents, cost, hyper, sinusoids, theory
-from experiments.report.beside.line import (
-    AGREES,
-    BAD,
-    BETTER,
-    FAILS,
-    GOOD,
-    HOLDS,
-    MIXED,
-    NOTHING,
-    OTHER,
-    PART,
-    PRINTED,
-    UNDECIDED,
-    UNMEASURED,
-    WORSE,
-    Line,
-    Load,
-)
+from experiments.report.beside.line import Load
+from experiments.report.verdicts import NOTHING, Beside, Line, Paper, counted
 
-__all__ = ["BAD", "GOOD", "ITEMS", "MIXED", "Beside", "Item", "Line", "beside", "counts", "is_measured", "summary"]
+__all__ = ["ITEMS", "Item", "beside", "is_measured", "of_paper", "summary"]
 
 
 class Item(NamedTuple):
@@ -38,19 +21,6 @@ class Item(NamedTuple):
     studies: tuple[str, ...]  # whose results stand beside it
     lines: Callable[[Load], Sequence[Line]]
     note: str = ""  # what is to be known to read it
-
-
-class Beside(NamedTuple):
-    """An item with what the results say."""
-
-    name: str
-    place: str
-    title: str
-    note: str
-    lines: tuple[Line, ...]
-    studies: tuple[str, ...]
-    commands: tuple[str, ...]
-    counts: str  # of verdicts, in words
 
 
 RULE = (
@@ -110,33 +80,13 @@ def _filled(item: Item, load: Load) -> Beside:
     commands = [command for name in item.studies for command in _commands(name, load(name))]
     name = re.sub(r"[^a-z0-9]+", "-", item.place.partition(" (A")[0].lower()).strip("-")
     once = tuple(dict.fromkeys(commands))
-    return Beside(name, item.place, item.title, item.note, lines, item.studies, once, counted(lines))
+    return Beside(name, item.place, item.title, item.note, lines, item.studies, once)
 
 
 def _commands(name: str, results: study.Results | None) -> list[str]:
     if results is None:
         return [f"metaprior reproduce {name} --scale full"]
     return [str(row["command"]) for row in results["rows"]]
-
-
-ORDER = (AGREES, BETTER, WORSE, HOLDS, PART, FAILS, UNDECIDED, PRINTED, OTHER, UNMEASURED, NOTHING)
-
-
-def counts(lines: Sequence[Line]) -> dict[str, int]:
-    """How often each verdict, those of numbers first."""
-    found = Counter(line.verdict for line in lines)
-    return {verdict: found[verdict] for verdict in ORDER if found[verdict]}
-
-
-def counted(lines: Sequence[Line]) -> str:
-    """The same in words.
-
-    >>> counted([Line("", "", "", "", "holds"), Line("", "", "", "", "agrees"), Line("", "", "", "", "holds")])
-    '1 agrees, 2 hold'
-    """
-    several = {AGREES: "agree", HOLDS: "hold", PART: "hold in part", FAILS: "do not hold"}
-    word = lambda verdict, count: verdict if count == 1 else several.get(verdict, verdict)
-    return ", ".join(f"{count} {word(verdict, count)}" for verdict, count in counts(lines).items())
 
 
 NUMBERS, SETTINGS = ("Table 2", "Table 3, left", "Table 3, right"), ("Table 4", "Table 5", "Table 6")
@@ -156,6 +106,12 @@ def summary(found: Sequence[Beside]) -> str:
         f"Of {len(printed)} results that the paper prints as numbers (Tables 2 and 3): {counted(printed)}{beside_them}. "
         f"Of {len(claims)} claims of its figures: {counted(claims)}."
     )
+
+
+def of_paper(folder: Path = study.RESULTS) -> Paper | None:
+    """All of it with its summary; None where there is nothing to put beside the paper."""
+    found = beside(folder) if is_measured(folder) else []
+    return Paper(summary(found), tuple(found)) if found else None
 
 
 def is_measured(folder: Path) -> bool:

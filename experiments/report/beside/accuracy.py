@@ -3,7 +3,8 @@
 from typing import Any
 
 from experiments import paper, study
-from experiments.report.beside.line import NAMES, UNMEASURED, WORSE, Line, Load, Value, compared, unmeasured, values
+from experiments.report.beside.line import NAMES, Load, Value, compared, unmeasured, values
+from experiments.report.verdicts import UNMEASURED, WORSE, Line
 
 EXACT = "gem-bml+last-layer"  # stands beside the paper's number for GEM-BML+, of which it is a kind
 WORDS = {"5w1s": "5-way 1-shot", "5w5s": "5-way 5-shot", "20w1s": "20-way 1-shot", "20w5s": "20-way 5-shot"}

@@ -3,20 +3,8 @@
 from math import isfinite
 
 from experiments import study
-from experiments.report.beside.line import (
-    FAILS,
-    HOLDS,
-    NAMES,
-    PART,
-    UNDECIDED,
-    Line,
-    Load,
-    Value,
-    apart,
-    named,
-    unmeasured,
-    values,
-)
+from experiments.report.beside.line import NAMES, Load, Value, apart, named, unmeasured, values
+from experiments.report.verdicts import FAILS, HOLDS, PART, UNDECIDED, Line
 from experiments.rl_remarks import BOUND, PAPER, by_trust, difference
 from experiments.rl_settings import POLICIES
 

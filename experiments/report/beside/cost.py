@@ -2,20 +2,8 @@
 
 from experiments import study
 from experiments.compute_memory import ALLOWED, BYTES, FLAT, GROWS, SECONDS
-from experiments.report.beside.line import (
-    FAILS,
-    HOLDS,
-    NAMES,
-    PART,
-    Line,
-    Load,
-    Value,
-    listed,
-    named,
-    share_of,
-    unmeasured,
-    values,
-)
+from experiments.report.beside.line import NAMES, Load, Value, listed, named, share_of, unmeasured, values
+from experiments.report.verdicts import FAILS, HOLDS, PART, Line
 
 LINEAR = 0.05  # largest distance from a straight line, as a share of the largest value
 Costs = dict[str, dict[int, Value]]  # method -> steps -> number

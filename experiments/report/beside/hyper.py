@@ -7,7 +7,8 @@ from experiments import paper, study
 from experiments.images import TEST_STEPS
 from experiments.report.beside.accuracy import WORDS as WAYS
 from experiments.report.beside.agents import WORDS as PLACES
-from experiments.report.beside.line import OTHER, PRINTED, Line, Load, unmeasured
+from experiments.report.beside.line import Load, unmeasured
+from experiments.report.verdicts import OTHER, PRINTED, Line
 from metaprior import methods
 from metaprior.rl import rows
 

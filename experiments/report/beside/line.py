@@ -7,13 +7,7 @@ from typing import Any, NamedTuple
 from experiments import study
 from experiments.paper import Printed
 from experiments.report.numbers import number
-
-# Verdicts: on numbers, on claims, on settings, and where there is none.
-AGREES, BETTER, WORSE = "agrees", "better", "worse"
-HOLDS, PART, FAILS, UNDECIDED = "holds", "holds in part", "does not hold", "undecided"
-PRINTED, OTHER = "as printed", "other"
-UNMEASURED, NOTHING = "not measured", "nothing to compare"
-GOOD, MIXED, BAD = (AGREES, BETTER, HOLDS, PRINTED), (PART, UNDECIDED, OTHER), (WORSE, FAILS)
+from experiments.report.verdicts import AGREES, BETTER, FAILS, HOLDS, PART, UNDECIDED, UNMEASURED, WORSE, Line
 
 NAMES = {
     "gem-bml+": "GEM-BML+",
@@ -30,17 +24,6 @@ NAMES = {
     "kl-chaser": "KL-chaser",
 }
 Load = Callable[[str], study.Results | None]  # name of a study -> its results; None where it was not measured in full
-
-
-class Line(NamedTuple):
-    """What stands in the table, all in words."""
-
-    where: str
-    what: str
-    paper: str
-    ours: str
-    verdict: str
-    said: str = ""
 
 
 class Value(NamedTuple):

@@ -4,21 +4,8 @@ from math import hypot
 
 from experiments import paper, study
 from experiments.figure_2a import HARDLY
-from experiments.report.beside.line import (
-    FAILS,
-    HOLDS,
-    NAMES,
-    PART,
-    UNDECIDED,
-    Line,
-    Load,
-    Value,
-    Values,
-    named,
-    share_of,
-    unmeasured,
-    values,
-)
+from experiments.report.beside.line import NAMES, Load, Value, Values, named, share_of, unmeasured, values
+from experiments.report.verdicts import FAILS, HOLDS, PART, UNDECIDED, Line
 
 SETTINGS = {"paper": "the paper’s settings", "best": "best on validation"}
 OURS, BAYESIAN, POINTS = ("gem-bml+", "gem-bml"), ("gem-bml+", "gem-bml", "bmaml", "amortized-bml"), ("maml", "reptile")

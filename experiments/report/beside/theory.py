@@ -2,20 +2,8 @@
 
 from experiments import a_star_report, study
 from experiments.gradient_error_report import METHODS, NOISY, after_some_steps, named_curves
-from experiments.report.beside.line import (
-    FAILS,
-    HOLDS,
-    NAMES,
-    NOTHING,
-    PART,
-    UNDECIDED,
-    Line,
-    Load,
-    listed,
-    share_of,
-    unmeasured,
-    values,
-)
+from experiments.report.beside.line import NAMES, Load, listed, share_of, unmeasured, values
+from experiments.report.verdicts import FAILS, HOLDS, NOTHING, PART, UNDECIDED, Line
 
 EXACT = 0.01  # an error below this share of the exact gradient counts as none
 CELLS = (
