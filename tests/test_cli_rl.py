@@ -142,6 +142,7 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
+@pytest.mark.slow
 def test_killed_and_resumed_a_run_ends_with_the_same_prior(folder, tmp_path):
     environment = os.environ | {
         "JAX_ENABLE_X64": "1",

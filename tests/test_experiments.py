@@ -23,8 +23,8 @@ RL = ("rl-navigation", "rl-cheetah-velocity", "rl-cheetah-direction")  # see tes
 
 # What others show as well: these train the methods of `sinusoid-default` on other tasks or with other numbers of steps.
 LONG = ("sinusoid-challenging", "multi-modal", "matrix", "inner-steps", "federated")
-# Run from cells to figure by tests of their own: see test_study_linear, test_study_curves and test_study_memory.
-LONG += ("gradient-error", "estimator-variance", "a-star", "many-steps", "compute-memory")
+# By tests of their own: see test_study_linear, test_study_curves, test_study_memory and test_docs_tables.
+LONG += ("gradient-error", "estimator-variance", "a-star", "many-steps", "compute-memory", "mixed-model")
 # One method is enough to see a study run; what the others train is trained by the slow ones.
 FEWER = {"sinusoid-default": {"methods": ("gem-bml+last-layer",)}}
 SMOKE = [
