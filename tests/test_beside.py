@@ -166,7 +166,7 @@ def test_calibration_counts_with_the_temperature_and_says_what_is_without():
     found = results(("temperature fitted", "maml", "ECE", 0.01, 0.001), ("as it is", "maml", "ECE", 0.2, 0.01))
     line = next(line for line in accuracy.calibration(loading(calibration=found)) if line.verdict != UNMEASURED)
     assert line[:5] == ("ECE", "MAML", "0.0471", "0.0100 ± 0.0010", BETTER)
-    assert line.said == "0.0371 below; the paper prints no interval. Without the temperature: 0.2000 ± 0.0100."
+    assert line.said == "0.0371 below; the paper prints no interval. Without the temperature: 0.2000 ± 0.0100 (worse)."
 
 
 def curve_of_errors(**left):

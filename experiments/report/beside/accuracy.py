@@ -34,7 +34,9 @@ def calibration(load: Load) -> list[Line]:
             said = "Some task ran away."
             if ours.mean is not None:
                 said = f"{_apart(gap, 4)}; the paper prints no interval."
-            said += f" Without the temperature: {_digits(plain, 4)}." if plain else ""
+            if plain is not None:
+                bare, *_ = compared(printed, plain, less_is_better=True)
+                said += f" Without the temperature: {_digits(plain, 4)} ({bare})."
             lines.append(Line(metric, NAMES[whose], printed.text, _digits(ours, 4), verdict, said))
     return sorted(lines, key=lambda line: line.where)
 
