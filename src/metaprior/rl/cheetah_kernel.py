@@ -1,4 +1,4 @@
-"""Half-cheetah as one program of a GPU: an action is one launch, and a thread has a cheetah to itself.
+"""Half-cheetah as one program of a GPU: an action is one launch, in which a warp has two cheetahs, 16 threads each.
 
 Otherwise each of the five engine steps of an action would be a hundred small programs, and starting those takes the time, however
 few cheetahs there are. The physics are `cheetah_numbers`; Pallas makes a program of them.
@@ -17,10 +17,11 @@ from metaprior.rl import cheetah
 from metaprior.rl.cheetah import CheetahState
 from metaprior.rl.cheetah_body import read_body
 from metaprior.rl.cheetah_numbers import substep
+from metaprior.rl.cheetah_tips import Tips, tips_table
 from metaprior.rl.cheetah_tree import JOINTS, Tree, tree_of
 from metaprior.rl.environment import Environment
 
-BLOCK = 32  # cheetahs that one program has side by side: a warp, which waits for the slowest contact solver among them
+BLOCK = 2  # cheetahs that one program has side by side: a warp has a thread for each of their 16 tips
 ITERATIONS = 20  # most, of Newton's method; one to three are enough but where a body falls on the ground
 
 
@@ -74,10 +75,12 @@ def launch(
     tree: Tree, iterations: int, interpret: bool, *columns: Float[Array, "_ N"]
 ) -> Sequence[Float[Array, "9 N"]]:
     """One program for every `BLOCK` columns."""
+    table = jnp.asarray(tips_table(tree), columns[0].dtype)
 
-    def program(*refs):
+    def program(known, *refs):
+        tips = Tips.of([known[row, :][:, None] for row in range(known.shape[0])])
         *state, action = (tuple(ref[row, :] for row in range(ref.shape[0])) for ref in refs[:4])
-        once = lambda _, now: tuple(map(tuple, substep(tree, now[0], now[1], now[2], action, iterations)))
+        once = lambda _, now: tuple(map(tuple, substep(tree, tips, now[0], now[1], now[2], action, iterations)))
         after = jax.lax.fori_loop(0, cheetah.FRAME_SKIP, once, tuple(state))
         for ref, rows in zip(refs[4:], after, strict=True):
             for row, value in enumerate(rows):
@@ -89,12 +92,12 @@ def launch(
     return pl.pallas_call(
         program,
         grid=grid,
-        in_specs=blocks,
+        in_specs=[pl.BlockSpec(table.shape, lambda block: (0, 0)), *blocks],
         out_specs=blocks[:3],
         out_shape=made,
         interpret=interpret,
         **_compiler(interpret),
-    )(*columns)
+    )(table, *columns)
 
 
 def _compiler(interpret: bool) -> dict[str, Any]:

@@ -1,48 +1,43 @@
-"""One step of half-cheetah in single numbers: forces, what limits and the ground push back, the accelerations that follow.
+"""One step of half-cheetah in single numbers: forces, and the accelerations that follow.
 
 The same physics as in `cheetah_plane`, on the tree of `cheetah_tree`.
 """
 
-from collections.abc import Callable, Sequence
-from functools import reduce
-from operator import add
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from metaprior.rl.cheetah_body import Rows
+from metaprior.rl.cheetah_tips import Tips, Touching, forces_of, moved, stiffened, touching_of
 from metaprior.rl.cheetah_tree import (
     JOINTS,
     TRUNK,
     Frame,
     Matrix,
     Number,
+    Numbers,
     Place,
-    Stiffness,
     Tree,
-    Triple,
     above,
     along_tree,
     frames_of,
+    gathered,
     joint_forces,
     matrix_of,
-    motions,
 )
 
-LEAST = 1e-15  # MuJoCo's
 CLOSE = 1e-4  # of a length: so near two guesses lie on one piece, where the second is exact
 SEARCHES = 40  # most steps of a line search; it takes two or three
-Numbers = Sequence[Number]
 
 
 def substep(
-    tree: Tree, qpos: Numbers, qvel: Numbers, start: Numbers, action: Numbers, iterations: int
+    tree: Tree, tips: Tips, qpos: Numbers, qvel: Numbers, start: Numbers, action: Numbers, iterations: int
 ) -> tuple[list[Number], list[Number], list[Number]]:
     """One step of the engine: positions, velocities and accelerations after it."""
     body, frames = tree.body, frames_of(tree, qpos)
     inertia, free = smooth(tree, frames, qpos, qvel, action)
-    touching = touching_of(tree, frames, qpos, qvel)
+    touching = touching_of(tree, frames, tips, qpos, qvel)
     found, pushed = newton(tree, frames, inertia, free, touching, start, iterations)
     step = float(body.step)
     # The friction of joints is taken as it will be after the step.
@@ -60,7 +55,8 @@ def smooth(
     centre = dict(zip(bodies, ((float(x), float(z)) for x, z in body.centres.at), strict=True))
     mass = dict(zip(bodies, map(float, body.masses), strict=True))
     places = {joint: frames[joint].place(*centre[joint]) for joint in bodies}
-    inertia = matrix_of(tree, frames, {joint: places[joint].stiff(mass[joint], 0.0, mass[joint]) for joint in bodies})
+    masses = {joint: places[joint].stiff(mass[joint], 0.0, mass[joint]) for joint in bodies}
+    inertia = matrix_of(tree, frames, gathered(tree, masses))
     # Rotations and motors have an inertia that does not depend on where the body is.
     inertia = {(i, j): value + float(body.turning[i, j]) for (i, j), value in inertia.items()}
     pulls = outwards(tree, frames, qvel, centre)
@@ -69,7 +65,7 @@ def smooth(
         joint: places[joint].pushed(mass[joint] * (gravity.x + pull.x), mass[joint] * (gravity.z + pull.z))
         for joint, pull in pulls.items()
     }
-    forces = joint_forces(tree, frames, pushes)
+    forces = joint_forces(frames, gathered(tree, pushes))
     for joint in range(JOINTS):
         motors = [float(gear) * each for gear, each in zip(body.gear[joint], action, strict=True) if gear]
         spring, rest, friction = (float(of[joint]) for of in (body.spring, body.rest, body.friction))
@@ -90,91 +86,6 @@ def outwards(
     offset = lambda joint: (float(tree.body.offset[joint, 0]), float(tree.body.offset[joint, 1]))
     joints = along_tree(tree, Place(0.0, 0.0), lambda joint, pull: drawn(pull, tree.parents[joint], *offset(joint)))
     return {joint: drawn(pull, joint, *centre[joint]) for joint, pull in joints.items()}
-
-
-# --- limits and contacts ----------------------------------------------------------------------------------------------
-
-
-class Touching(NamedTuple):
-    """Rows that push where they move by less than `target`: one for each limit, then three for each tip."""
-
-    signs: list[Number]  # of limits: which way they push
-    places: list[Place]  # where tips touch
-    target: list[Number]
-    strength: list[Number]  # zero where nothing touches
-
-
-def touching_of(tree: Tree, frames: dict[int, Frame], qpos: Numbers, qvel: Numbers) -> Touching:
-    """All that may push."""
-    body, signs, places, gaps = tree.body, [], [], []
-    for joint in tree.limited:
-        low, high = qpos[joint] - float(body.limits[joint, 0]), float(body.limits[joint, 1]) - qpos[joint]
-        signs.append(jnp.where(low < high, 1.0, -1.0))
-        gaps.append(jnp.minimum(low, high))
-    for owner, (x, z), radius in zip(tree.owners, body.tips.at, body.radius, strict=True):
-        end = frames[owner].place(float(x), float(z))
-        gaps.append(end.z - float(radius))
-        places.append(Place(end.x, gaps[-1] / 2))  # halfway between the ground and what has sunk into it
-    rows = Touching(signs, places, [], [])
-    speeds = moved(tree, frames, rows, qvel)
-    for number, gap in enumerate(gaps):
-        limits = len(signs)
-        if number < limits:
-            _push(rows, body.limit_rows, [tree.limited[number]], gap, speeds[number : number + 1])
-        else:
-            first = 3 * (number - limits)
-            _push(rows, body.contact_rows, range(first, first + 3), gap, speeds[limits + first : limits + first + 3])
-    return rows
-
-
-def _push(into: Touching, rows: Rows, which: Sequence[int], gap: Number, speeds: Numbers) -> None:
-    """What rows want, and how strongly, as MuJoCo has it: springs that grow stiff with depth. Above zero a gap is open."""
-    least, most, width, middle, _ = map(float, rows.impedance[which[0]])
-    depth = jnp.minimum(jnp.abs(gap) / width, 1.0)
-    early = depth * depth / middle
-    late = 1 - (1 - depth) * (1 - depth) / (1 - middle)
-    impedance = least + jnp.where(depth < middle, early, late) * (most - least)
-    softness = jnp.maximum(float(rows.weight[which[0]]) * (1 - impedance) / impedance, LEAST)
-    for row, speed in zip(which, speeds, strict=True):
-        into.target.append(-speed * float(rows.damping[row]) - impedance * float(rows.stiffness[row]) * gap)
-        into.strength.append(jnp.where(gap < 0, float(rows.edges[row]) / softness, 0.0))
-
-
-def moved(tree: Tree, frames: dict[int, Frame], rows: Touching, speeds: Numbers) -> list[Number]:
-    """How rows move when joints do."""
-    bodies = motions(tree, frames, speeds)
-    found = [sign * speeds[joint] for sign, joint in zip(rows.signs, tree.limited, strict=True)]
-    for owner, place, slip in zip(tree.owners, rows.places, tree.slips, strict=True):
-        along, up = place.moving(bodies[owner])
-        found += [up, up + slip * along, up - slip * along]
-    return found
-
-
-def forces_of(tree: Tree, frames: dict[int, Frame], rows: Touching, pushes: Numbers) -> list[Number]:
-    """What rows that push are to the joints."""
-    limits = len(rows.signs)
-    whole: dict[int, list[Triple]] = {joint: [] for joint in range(TRUNK, JOINTS)}
-    for tip, (owner, place, slip) in enumerate(zip(tree.owners, rows.places, tree.slips, strict=True)):
-        middle, ahead, back = pushes[limits + 3 * tip : limits + 3 * tip + 3]
-        whole[owner].append(place.pushed(slip * (ahead - back), middle + ahead + back))
-    found = joint_forces(tree, frames, {joint: reduce(add, pushed) for joint, pushed in whole.items()})
-    for joint, sign, push in zip(tree.limited, rows.signs, pushes[:limits], strict=True):
-        found[joint] = found[joint] + sign * push
-    return found
-
-
-def stiffened(tree: Tree, frames: dict[int, Frame], inertia: Matrix, rows: Touching, strength: Numbers) -> Matrix:
-    """Inertia, and how rows resist."""
-    limits = len(rows.signs)
-    whole: dict[int, list[Stiffness]] = {joint: [] for joint in range(TRUNK, JOINTS)}
-    for tip, (owner, place, slip) in enumerate(zip(tree.owners, rows.places, tree.slips, strict=True)):
-        middle, ahead, back = strength[limits + 3 * tip : limits + 3 * tip + 3]
-        whole[owner].append(place.stiff(slip * slip * (ahead + back), slip * (ahead - back), middle + ahead + back))
-    added = matrix_of(tree, frames, {joint: reduce(add, stiff) for joint, stiff in whole.items()})
-    found = {place: value + added[place] for place, value in inertia.items()}
-    for joint, strong in zip(tree.limited, strength[:limits], strict=True):
-        found[joint, joint] = found[joint, joint] + strong
-    return found
 
 
 # --- accelerations ----------------------------------------------------------------------------------------------------
@@ -227,8 +138,9 @@ def newton(
         # While no row begins or ceases to push all is a parabola, and this was its minimum.
         changed = jnp.abs(length - 1) > CLOSE
         for gap, move, strong in zip(now, moving, rows.strength, strict=True):
-            after = gap + length * move
-            changed |= ((gap < 0) != (after < 0)) & (strong > 0) & (jnp.abs(after) > rounding * jnp.abs(gap))
+            after = gap + times(length, move)
+            flips = ((gap < 0) != (after < 0)) & (strong > 0) & (jnp.abs(after) > rounding * jnp.abs(gap))
+            changed |= summed(jnp.where(flips, 1, 0), length) > 0
         return tuple(each + length * step for each, step in zip(a, way, strict=True)), changed
 
     found = until_done(once, tuple(start), start[0], iterations)
@@ -247,9 +159,9 @@ def lowest(slope: Number, bend: Number, away: Numbers, moving: Numbers, strength
         t, low, high = known
         rising, steep = slope + bend * t, bend
         for gap, move, strong in zip(away, moving, strength, strict=True):
-            short = gap + move * t
+            short = gap + times(t, move)
             part = jnp.where(short < 0, strong * move, 0.0)
-            rising, steep = rising + part * short, steep + part * move
+            rising, steep = rising + summed(part * short, t), steep + summed(part * move, t)
         low, high = jnp.where(rising < 0, t, low), jnp.where(rising < 0, high, t)
         further = t - rising / jnp.where(steep > 0, steep, 1.0)
         better = jnp.where((further >= low) & (further <= high), further, (low + high) / 2)
@@ -258,6 +170,16 @@ def lowest(slope: Number, bend: Number, away: Numbers, moving: Numbers, strength
     one = slope * 0 + 1
     found, _, _ = until_done(once, (one, one * 0, one * 1e6), slope, SEARCHES)
     return jnp.where(bend > 0, found, 0.0)  # nowhere to go: the line is a point
+
+
+def times(number: Number, row: Number) -> Number:
+    """Of a number and a row, which has an axis of tips in front, or has none."""
+    return (number[None] if row.ndim > number.ndim else number) * row
+
+
+def summed(row: Number, like: Number) -> Number:
+    """Over tips, if it has them."""
+    return row.sum(axis=0) if row.ndim > like.ndim else row
 
 
 def dot(left: Numbers, right: Numbers) -> Number:

@@ -14,6 +14,7 @@ import numpy as np
 from metaprior.rl.cheetah_body import Body
 
 Number = Any  # a float, or an array of them
+Numbers = Sequence[Number]
 Matrix = dict[tuple[int, int], Number]  # symmetric: (i, j) where i is j or moves what j moves, else zero
 
 TRUNK, JOINTS = 2, 9  # the first two joints slide the trunk, this one turns it
@@ -106,9 +107,7 @@ class Tree(NamedTuple):
 
     body: Body
     parents: dict[int, int]  # which body one hangs on; the trunk hangs on none
-    owners: list[int]  # the body of every tip
     limited: list[int]  # joints that have limits
-    slips: list[float]  # of every tip: how much of the way along the ground is in its rows
 
 
 def tree_of(body: Body) -> Tree:
@@ -116,9 +115,10 @@ def tree_of(body: Body) -> Tree:
     last = lambda points: [int(np.flatnonzero(row).max()) for row in points.turning]
     parents = {joint: int(np.flatnonzero(body.above[joint]).max()) for joint in range(TRUNK + 1, JOINTS)}
     limited = [joint for joint in range(JOINTS) if np.abs(body.limits[joint]).max() < 1e5]
-    if last(body.centres) != list(range(TRUNK, JOINTS)) or not (body.limit_rows.impedance[:, 4] == 2).all():
+    powers = np.concatenate([rows.impedance[:, 4] for rows in (body.limit_rows, body.contact_rows)])
+    if last(body.centres) != list(range(TRUNK, JOINTS)) or (powers != 2).any():
         raise ValueError("this model is not the half-cheetah of HalfCheetah-v5: use cheetah_mjx, which takes any")
-    return Tree(body, parents, last(body.tips), limited, [float(row[1]) for row in body.slip])
+    return Tree(body, parents, limited)
 
 
 def above(tree: Tree, joint: int) -> list[int]:
@@ -146,7 +146,7 @@ def gathered(tree: Tree, own: dict[int, Any]) -> dict[int, Any]:
     return found
 
 
-def frames_of(tree: Tree, qpos: Sequence[Number]) -> dict[int, Frame]:
+def frames_of(tree: Tree, qpos: Numbers) -> dict[int, Frame]:
     """Where all bodies are: how high above the ground, and how far along it from the trunk.
 
     Where the trunk is along the ground changes nothing, and far away from it single precision would be lost.
@@ -157,16 +157,6 @@ def frames_of(tree: Tree, qpos: Sequence[Number]) -> dict[int, Frame]:
     return along_tree(tree, made(root, TRUNK), lambda joint, on: made(on.place(*_pair(tree.body.offset[joint])), joint))
 
 
-def motions(tree: Tree, frames: dict[int, Frame], speeds: Sequence[Number]) -> dict[int, Triple]:
-    """Of all bodies, from speeds of joints; accelerations that come of accelerations are made alike."""
-    turning = lambda joint: Triple(
-        -frames[joint].at.z * speeds[joint], frames[joint].at.x * speeds[joint], speeds[joint]
-    )
-    x, z, turn = turning(TRUNK)
-    first = Triple(x + speeds[0], z + speeds[1], turn)
-    return along_tree(tree, first, lambda joint, motion: motion + turning(joint))
-
-
 def _along_joint(frames: dict[int, Frame], joint: int, push: Triple) -> Number:
     """How much of a push acts along a joint."""
     if joint < TRUNK:
@@ -175,17 +165,16 @@ def _along_joint(frames: dict[int, Frame], joint: int, push: Triple) -> Number:
     return push.turn - at.z * push.x + at.x * push.z
 
 
-def joint_forces(tree: Tree, frames: dict[int, Frame], pushes: dict[int, Triple]) -> list[Number]:
-    """Along every joint, from what pushes each body."""
-    whole = gathered(tree, pushes)
-    return [_along_joint(frames, joint, whole[max(joint, TRUNK)]) for joint in range(JOINTS)]
+def joint_forces(frames: dict[int, Frame], pushes: dict[int, Triple]) -> list[Number]:
+    """Along every joint, from what pushes each body and all that hang on it."""
+    return [_along_joint(frames, joint, pushes[max(joint, TRUNK)]) for joint in range(JOINTS)]
 
 
 def matrix_of(tree: Tree, frames: dict[int, Frame], stiff: dict[int, Stiffness]) -> Matrix:
-    """Of all joints, from that of each body."""
-    whole, found = gathered(tree, stiff), {}
+    """Of all joints, from that of each body and all that hang on it."""
+    found = {}
     for joint in range(JOINTS):
-        moved = whole[max(joint, TRUNK)]
+        moved = stiff[max(joint, TRUNK)]
         push = moved.along() if joint == 0 else moved.up() if joint == 1 else moved.about(frames[joint].at)
         for other in [joint, *above(tree, joint)]:
             found[other, joint] = _along_joint(frames, other, push)
