@@ -10,7 +10,7 @@ import pytest
 import worlds
 from worlds import close
 
-from metaprior import MetaRegressor, likelihoods
+from metaprior import likelihoods
 from metaprior.estimators.columns import as_json, encode, from_json, learn_columns
 from metaprior.estimators.groups import chosen, draw_episode, gathered, padded, shuffled
 from metaprior.inference import conjugate
@@ -33,8 +33,11 @@ def test_groups_are_gathered_and_chosen_whole():
     table = ragged()
     assert table.counts.tolist() == list(SIZES)
     two = chosen(table, np.array([1, 3]))
-    assert two.counts.tolist() == [2, 7] and two.starts.tolist() == [0, 2]
-    assert sorted(two.x[:, 0]) == [1, 2, 6, 7, 8, 9, 10, 11, 12]
+    assert two.counts.tolist() == [2, 7, 0, 0, 0] and two.starts.tolist() == [1, 6, 0, 0, 0]
+    draw = partial(draw_episode, shots=(1, 3), queries=4)
+    episodes = jax.vmap(lambda key: draw(key, *map(jnp.asarray, two)))(jax.random.split(jax.random.key(0), 200))
+    seen = [part.x[part.weight > 0, 0].tolist() for part in jax.tree.map(np.asarray, episodes)]
+    assert {*seen[0], *seen[1]} == {1, 2, 6, 7, 8, 9, 10, 11, 12}
 
 
 @pytest.mark.parametrize("count", [1, 3, 4, 9])
@@ -138,10 +141,3 @@ def test_names_and_dates_are_no_categories():
         learn_columns(np.array([["2020-01-01"]], "datetime64[D]"), ["when"])
     with pytest.raises(TypeError, match="a string or a number"):
         learn_columns(np.array([[{"a": 1}]], object), ["x"])
-
-
-def test_with_few_groups_intervals_are_not_trusted_silently():
-    """Below ten, none is held out to calibrate on."""
-    X, y, groups = np.arange(12.0)[:, None], np.arange(12.0), np.repeat(np.arange(4), 3)
-    with pytest.warns(UserWarning, match=r"only 4 groups: none was held out, so intervals are NOT calibrated"):
-        MetaRegressor(hidden=(), max_iter=10, random_state=0).fit(X, y, groups)

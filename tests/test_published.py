@@ -57,7 +57,7 @@ def test_a_loaded_estimator_is_the_one_that_was_saved(table, regressor, folder):
     assert about["shapes"]["prior.dist.mean"] == list(regressor.prior_.prior.dist.mean.shape)
     assert {"jax", "metaprior"} <= set(about["facts"]["versions"])
     card = (folder / "README.md").read_text()
-    assert "gem-bml+last-layer" in card and "| groups held out | 4 |" in card
+    assert "gem-bml+last-layer" in card and "| groups held out | 12 |" in card  # each in turn
 
 
 def test_classes_come_back_as_they_were(table, tmp_path):

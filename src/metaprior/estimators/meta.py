@@ -19,8 +19,9 @@ from metaprior.estimators import tables
 from metaprior.estimators.adapted import READ, AdaptedClassifier, AdaptedRegressor, as_targets, validate_data
 from metaprior.estimators.columns import Columns, encode, learn_columns
 from metaprior.estimators.computing import small_and_precise
+from metaprior.estimators.folds import doubts, trainings
 from metaprior.estimators.groups import gathered
-from metaprior.estimators.learning import FEWEST, Course, Outcome, learn
+from metaprior.estimators.learning import Course, Outcome, learn
 from metaprior.estimators.networks import as_model
 from metaprior.estimators.pieces import Spec, assemble, method_of
 from metaprior.estimators.prior import TablePrior, Target, model_of, scaled, unadapted
@@ -84,14 +85,10 @@ class _Meta:
             raise ValueError(
                 "there is only one group, and nothing to learn from others: use AdaptedRegressor or AdaptedClassifier"
             )
-        if len(rows.counts) < FEWEST:
-            warnings.warn(
-                f"there are only {len(rows.counts)} groups: none was held out, so intervals are NOT calibrated and likely much "
-                f"too narrow. Learn from {FEWEST} groups or more, better thirty, or take a mixed model",
-                UserWarning,
-                stacklevel=2,
-            )
-        with _progress(self.max_iter, shown=self.verbose) as report:
+        if words := doubts(len(rows.counts), self.validation_fraction):
+            warnings.warn(words, UserWarning, stacklevel=2)
+        total = self.max_iter * trainings(len(rows.counts), self.validation_fraction)
+        with _progress(total, shown=self.verbose) as report:
             outcome = learn(pieces, rows, self._course(seed, int(rows.counts.max())), report)
         self.n_groups_, self.validation_log_density_ = len(rows.counts), outcome.log_density
         learned = {name: getattr(outcome, name) for name in ("prior", "memory", "calibration")}
@@ -223,7 +220,8 @@ class MetaRegressor(_Meta, RegressorMixin, BaseEstimator):
         meta_rate: step size of the meta-optimiser; None is the method's own.
         options: further fields of the method's row, `{"temperature": 0.1}`.
         steps: of adaptation, where the method takes steps.
-        validation_fraction: share of the groups held out to stop and to calibrate by.
+        validation_fraction: share of the groups held out to stop and to calibrate by. With fewer than twenty groups, all are
+            held out in turn instead, and training takes longer; 0 holds out none, and intervals are then not calibrated.
         random_state: a whole number makes everything repeatable.
         verbose: whether a terminal shows a progress bar.
     """
