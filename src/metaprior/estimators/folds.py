@@ -55,3 +55,16 @@ def doubts(count: int, share: float) -> str | None:
             "better thirty, or take a mixed model"
         )
     return None
+
+
+def require_groups(counts: np.ndarray) -> None:
+    """Refuse tables from which nothing can be learned of how a group's rows tell of its others."""
+    if len(counts) < 2:
+        raise ValueError(
+            "there is only one group, and nothing to learn from others: use AdaptedRegressor or AdaptedClassifier"
+        )
+    if counts.max() < 2:
+        raise ValueError(
+            f"every one of {len(counts)} groups has a single row, so that none can tell anything of another: is the column of "
+            "groups a name of rows? Choose one whose values come again"
+        )
