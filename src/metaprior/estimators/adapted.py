@@ -17,7 +17,7 @@ validate_data: Any = _validate_data  # it returns one array or two, and its type
 READ: dict[str, Any] = dict(dtype=None, ensure_all_finite=False)  # columns say themselves what they cannot take
 
 
-class _Adapted(BaseEstimator):
+class AdaptedEstimator(BaseEstimator):
     """What both have in common; `prior=None` takes a generic prior, fitted to the group alone."""
 
     _kind: str
@@ -85,7 +85,7 @@ class _Adapted(BaseEstimator):
         return tags
 
 
-class AdaptedRegressor(RegressorMixin, _Adapted):
+class AdaptedRegressor(RegressorMixin, AdaptedEstimator):
     """Regression in one group.
 
     Args:
@@ -130,7 +130,7 @@ class AdaptedRegressor(RegressorMixin, _Adapted):
         return self.prior_.target.mean + self.prior_.target.std * np.asarray(found.functions)[:, :count, 0]
 
 
-class AdaptedClassifier(ClassifierMixin, _Adapted):
+class AdaptedClassifier(ClassifierMixin, AdaptedEstimator):
     """Classification in one group.
 
     Args:

@@ -32,7 +32,7 @@ from metaprior.runs import versions
 SCORED = 5  # rows of a group that `score` adapts to
 
 
-class _Meta:
+class MetaEstimator:
     """What both have in common."""
 
     _alone: Any  # the estimator of one group
@@ -201,7 +201,7 @@ class _Meta:
         return tags
 
 
-class MetaRegressor(_Meta, RegressorMixin, BaseEstimator):
+class MetaRegressor(MetaEstimator, RegressorMixin, BaseEstimator):
     """Learns from many groups of rows, and adapts to a new group from a few.
 
     Args:
@@ -235,7 +235,7 @@ class MetaRegressor(_Meta, RegressorMixin, BaseEstimator):
         return Target(given.target, float(y.mean()), std if std > 1e-12 else 1.0)
 
 
-class MetaClassifier(_Meta, ClassifierMixin, BaseEstimator):
+class MetaClassifier(MetaEstimator, ClassifierMixin, BaseEstimator):
     """Learns from many groups of labelled rows, and adapts to a new group from a few. Groups share their classes.
 
     What it is made with is as for `MetaRegressor`.
