@@ -1,5 +1,7 @@
 """The tutorial on tables is a program, the README's example too; and the studies behind both pages say what the pages say."""
 
+import ast
+import inspect
 import re
 from pathlib import Path
 
@@ -7,6 +9,7 @@ import numpy as np
 import pytest
 
 from experiments import fertility, mixed_model, study
+from metaprior import MetaRegressor
 
 ROOT = Path(__file__).parents[1]
 
@@ -24,6 +27,7 @@ def test_the_tutorial_runs_from_top_to_bottom(tmp_path, monkeypatch):
         exec(block, names)
     inside = (names["low"] <= names["one"]["births"]) & (names["one"]["births"] <= names["high"])
     assert inside.mean() > 0.7 and names["functions"].shape == (20, len(names["one"]))
+    assert np.mean(names["inside"]) > 0.8
     assert len(names["scores"]) == 2 and (tmp_path / "births.png").stat().st_size > 10_000
 
 
@@ -113,3 +117,12 @@ def test_every_covariance_is_found_and_mean_field_has_none(kind):
         assert mixed_model.off(found[name], reference).max() < 0.05
     np.testing.assert_allclose(found["mean-field"][:2], reference[:2], rtol=0.05 if kind != "few rows" else 0.15)
     assert found["mean-field"][4] == 0
+
+
+def test_the_table_of_arguments_is_what_they_are():
+    """Names and defaults of `MetaRegressor`, as the page lists them."""
+    signature = inspect.signature(MetaRegressor)
+    found = re.findall(r"^\| `(\w+)` \| `([^`]+)` \|", (ROOT / "docs/tables.md").read_text(), flags=re.M)
+    assert [(name, ast.literal_eval(text)) for name, text in found] == [
+        (name, parameter.default) for name, parameter in signature.parameters.items()
+    ]
