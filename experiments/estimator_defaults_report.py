@@ -41,13 +41,26 @@ def remarks(results: study.Results) -> list[str]:
         )
         said.append(
             f"{words}: least NLL, in units of each table's spread and averaged over tables, has `{chosen(results, question)}` "
-            f"({told})."
+            f"({told}). {_clear(results, question)}"
         )
     said.append(
-        "The rule was fixed before the tables were looked at: the least NLL averaged over tables is the default, whatever the "
-        "table of births says, on which the estimators are judged."
+        "The rule was written down with the study, before it ran: the least NLL averaged over tables is the default, whatever "
+        "the table of births says, on which the estimators are judged."
     )
     return said
+
+
+def _clear(results: study.Results, question: str) -> str:
+    """Whether the choice is more than chance."""
+    first, second, *_ = [*sorted(overall(results, choice, "NLL") for choice in _answers(results, question)), np.inf]
+    rows = [_of(results, table, chosen(results, question), "NLL") for table in results["settings"]["tables"]]
+    half = float(np.sqrt(np.square([row["ci95"] or 0.0 for row in rows]).sum())) / len(rows)
+    if second - first > half:
+        return f"The next is worse by {second - first:.2f}, more than the half-width of its interval, {half:.2f}."
+    return (
+        f"The next is worse by only {second - first:.3f}, and the interval has a half-width of {half:.2f}: on these tables the "
+        "two cannot be told apart."
+    )
 
 
 def chosen(results: study.Results, question: str) -> str:

@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments import fertility, mixed_model, study
+from experiments import estimator_defaults, estimator_defaults_report, fertility, mixed_model, study
 from metaprior import MetaRegressor
+from metaprior.estimators.generic import generic_prior
 
 ROOT = Path(__file__).parents[1]
 
@@ -69,6 +70,17 @@ def test_the_learned_prior_wins_on_births_and_its_intervals_cover():
     for metric in ("RMSE", "NLL"):
         assert min(of(metric), key=lambda name: of(metric)[name]) == "metaprior"
     assert 0.85 <= of("coverage of 90 % intervals")["metaprior"] <= 0.95
+
+
+def test_the_defaults_are_those_of_the_tables_on_which_they_were_settled():
+    """Of least NLL on average over tables that nothing else is judged by, as the rule of the study says."""
+    results = study.load("estimator-defaults")
+    assert results["settings"]["scale"] == "full" and "fertility" not in results["settings"]["tables"]
+    best = estimator_defaults_report.chosen(results, estimator_defaults_report.HELD_OUT)
+    assert estimator_defaults.SHARES[best] == MetaRegressor().validation_fraction
+    alone = estimator_defaults.ALONE[estimator_defaults_report.chosen(results, estimator_defaults_report.ALONE)]
+    signature = inspect.signature(generic_prior).parameters
+    assert alone == (signature["beforehand"].default, signature["spread"].default)
 
 
 def test_countries_are_apart_and_known_years_are_few():

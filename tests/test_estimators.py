@@ -141,6 +141,10 @@ def test_columns_are_found_by_name_whatever_else_a_table_holds(frame, of_frame):
     scores = of_frame.score(frame, "sales"), of_frame.score(frame, frame["sales"].to_numpy(), groups="shop")
     assert scores[0] == scores[1]
     assert "gem-bml+last-layer for sales" in repr(adapted) and len(repr(adapted)) < 200
+    with pytest.raises(ValueError, match="X has no column 'kind', and the prior was learned with size, kind"):
+        adapted.predict(one.drop(columns="kind"))
+    with pytest.raises(ValueError, match="unknown column of X 'sale': did you mean sales"):
+        of_frame.adapt(one, "sale")
 
 
 def test_the_same_seed_is_the_same_prior_whatever_jax_is_set_to(frame, of_frame):

@@ -4,6 +4,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from metaprior.names import require_known
+
 
 class Given(NamedTuple):
     """The columns as they came (an array or a DataFrame), targets and groups as arrays, and what targets are called."""
@@ -39,7 +41,12 @@ def readable(X: Any, names: Any = None) -> Any:
     """A DataFrame as `columns` reads it: only the columns of these names, in this order; categories as words; no dates."""
     if not hasattr(X, "iloc") or not hasattr(X, "columns"):
         return X
-    if names is not None and set(names) <= set(X.columns):
+    if names is not None:
+        if missing := [str(name) for name in names if name not in X.columns]:
+            raise ValueError(
+                f"X has no column {missing[0]!r}, and the prior was learned with {', '.join(map(str, names))}; feature names "
+                "should match those that were passed during fit"
+            )
         X = X[list(names)]
     for name in X.columns:
         kind = getattr(X[name].dtype, "kind", "") if X.columns.is_unique else ""
@@ -78,7 +85,7 @@ def _column(X: Any, name: str) -> Any:
             f"{name!r} names a column, and X is a {type(X).__name__} without names: pass a DataFrame or the values"
         )
     if name not in X.columns:
-        raise ValueError(f"X has no column {name!r}; it has {', '.join(map(str, X.columns[:8]))}")
+        require_known("column of X", name, map(str, X.columns))
     return X[name]
 
 
