@@ -73,7 +73,8 @@ def carbon_dioxide() -> Table:
     """Parts in a million by week, a group for each year."""
     import statsmodels.api as sm
 
-    found: Any = sm.datasets.co2.load_pandas().data["co2"].dropna()
+    loaded: Any = sm.datasets.co2.load_pandas()
+    found = loaded.data["co2"].dropna()
     return Table(found.index.dayofyear.to_numpy(float), found.to_numpy(float), found.index.year.to_numpy())
 
 

@@ -80,6 +80,15 @@ class Learned(NamedTuple):
         """Adapt to a folder of pictures with a sub-folder for each class; `invert` takes their negatives."""
         return labelled.adapt_folder(self.trained, folder, steps=steps, seed=seed, invert=invert)
 
+    def beyond(self, steps: int) -> str | None:
+        """What to know of an adaptation for more steps than the prior was calibrated for; None where it was."""
+        known = self.calibration.log_noise.shape[0] - 1
+        if steps <= known:
+            return None
+        return (
+            f"calibrated for up to {known} steps: after {steps} steps, how sure answers are is taken from step {known}"
+        )
+
     def save(self, folder: str | Path) -> Path:
         """Publish: safetensors, JSON and a model card in a new folder, which `metaprior.load` reads back."""
         trained = self.trained

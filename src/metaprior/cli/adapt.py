@@ -118,10 +118,8 @@ def _run_curve(asked: Adapt) -> None:
     inputs = np.linspace(*tasks.input_range, GRID) if inputs is None else inputs
     for line in prior.trained.notes:
         console.note(line)
-    if x.size and asked.steps > (known := prior.calibration.log_noise.shape[0] - 1):
-        console.note(
-            f"bands were calibrated for up to {known} steps: after {asked.steps} steps they are as wide as after {known} would be"
-        )
+    if x.size and (words := prior.beyond(asked.steps)):
+        console.note(words)
     if not x.size:
         console.note(f"{asked.support} holds no points: this is the prior predictive")
     _write(asked, prior.adapt(x, y, steps=asked.steps if x.size else 0), inputs)

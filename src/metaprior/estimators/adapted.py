@@ -39,8 +39,9 @@ class AdaptedEstimator(BaseEstimator):
 
     def _readable(self, X):
         """Where there is a learned prior, its columns by name; alone, scikit-learn's rule: the columns of `fit` and no others."""
-        named = self.prior is not None and self.prior.named
-        return tables.readable(X, [column.name for column in self.prior.columns.columns] if named else None)
+        if self.prior is None or not self.prior.named:
+            return tables.readable(X)
+        return tables.readable(X, [column.name for column in self.prior.columns.columns])
 
     def _require_prior(self):
         kind = type(self)._kind

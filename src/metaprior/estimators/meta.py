@@ -82,7 +82,7 @@ class MetaEstimator:
             empty = self._empty(columns, target)
             pieces = assemble(empty.spec, model_of(empty), iterations=self.max_iter)
         rows = gathered(encode(columns, table), scaled(empty, given.y), given.groups)
-        require_groups(rows.counts)
+        require_groups(np.asarray(rows.counts))
         if words := doubts(len(rows.counts), self.validation_fraction):
             warnings.warn(words, UserWarning, stacklevel=2)
         total = self.max_iter * trainings(len(rows.counts), self.validation_fraction)
