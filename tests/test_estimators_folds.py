@@ -6,7 +6,7 @@ import pytest
 
 from metaprior import MetaRegressor
 from metaprior.estimators import folds as folding
-from metaprior.estimators.folds import folds, trainings
+from metaprior.estimators.folds import doubts, folds, trainings
 from metaprior.estimators.learning import less_sure
 from metaprior.predict import Calibration
 
@@ -69,10 +69,10 @@ def test_intervals_from_few_groups_cover(groups):
 
 
 def test_few_groups_are_said_to_be_few_and_none_held_out_too():
-    x, y, group = np.arange(60.0)[:, None], np.arange(60.0), np.repeat(np.arange(20), 3)
-    made = lambda **options: MetaRegressor(hidden=(), max_iter=10, random_state=0, **options)
+    x, y, group = np.arange(12.0)[:, None], np.arange(12.0), np.repeat(np.arange(4), 3)
     with pytest.warns(UserWarning, match="only 4 groups, which tell little of how groups differ"):
-        model = made().fit(x[:12], y[:12], group[:12])
+        model = MetaRegressor(hidden=(), max_iter=10, random_state=0).fit(x, y, group)
     assert model.prior_.facts["groups learned from"] == model.prior_.facts["groups held out"] == 4
-    with pytest.warns(UserWarning, match="none of 20 groups is held out"):
-        made(validation_fraction=0.0).fit(x, y, group)
+    for count in (4, 50):
+        assert (doubts(count, 0.0) or "").startswith(f"none of {count} groups is held out")
+    assert doubts(10, 0.3) is doubts(50, 0.3) is None
