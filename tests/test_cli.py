@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from scipy.stats import norm
 
 import metaprior
-from metaprior import benchmarks, evaluation, runs
+from metaprior import benchmarks, evaluation, runs, training
 from metaprior.checkpoints import available
 from metaprior.cli import COMMANDS, evaluate, main, quickstart
 from metaprior.cli.adapt import inputs_at
@@ -292,6 +293,21 @@ def test_adapt_says_when_bands_go_beyond_what_was_calibrated(folder, points, tmp
     assert "calibrated" not in capsys.readouterr().err
     assert main([*given, "--steps", "12"]) == 0
     assert "calibrated for up to 10 steps: after 12 steps" in capsys.readouterr().err
+
+
+def test_a_run_that_cannot_be_calibrated_says_that_it_is_not(folder, points, tmp_path, capsys, monkeypatch):
+    """A run of images that was stopped before its calibration, on a machine without the images."""
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    (copy / "calibration.json").unlink()
+
+    def missing(*_, **__):
+        raise ValueError("where is omniglot?")
+
+    monkeypatch.setattr(training, "calibrate_steps", missing)
+    assert main(["adapt", str(copy), points("x,y\n1,0.5\n"), "--out", str(tmp_path / "out")]) == 2
+    assert "copy is not calibrated for 10 steps yet, which takes its own tasks: where is omniglot?" in (
+        capsys.readouterr().err
+    )
 
 
 def test_adapt_reads_named_columns_and_inputs_from_files(folder, points, tmp_path):
