@@ -25,6 +25,7 @@ NAMES = (
     "rl-navigation",
     "rl-cheetah-velocity",
     "rl-cheetah-direction",
+    "estimator-defaults",
     "fertility",
     "mixed-model",
     "federated",

@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from scipy.stats import norm
 
 import metaprior
-from metaprior import benchmarks, evaluation, runs
+from metaprior import benchmarks, evaluation, runs, training
 from metaprior.checkpoints import available
 from metaprior.cli import COMMANDS, evaluate, main, quickstart
 from metaprior.cli.adapt import inputs_at
@@ -275,13 +276,38 @@ def test_adapt_writes_what_the_library_predicts(folder, points, tmp_path, capsys
     found = read_csv(out / "predictions.csv")
     assert list(found) == ["x", "mean", "std", "q05", "q25", "q50", "q75", "q95"]
     np.testing.assert_array_equal(found["x"], np.linspace(-4, 4, 9))
-    predictive = metaprior.load(folder).adapt([-2, 0.5], [1.5, -1], steps=3).predict(found["x"])
+    task = metaprior.load(folder).adapt([-2, 0.5], [1.5, -1], steps=3)
+    predictive, (low, high) = task.predict(found["x"]), task.predict_interval(found["x"])
+    np.testing.assert_allclose(np.c_[low, high], np.c_[found["q05"], found["q95"]], rtol=1e-6)
     mean, std = (np.asarray(part)[:, 0] for part in predictive.moments())
     np.testing.assert_allclose(found["mean"], mean, rtol=1e-7)
     np.testing.assert_allclose(found["std"], std, rtol=1e-7)
     for name, level in (("q05", 0.05), ("q25", 0.25), ("q50", 0.5), ("q75", 0.75), ("q95", 0.95)):
         np.testing.assert_allclose(found[name], mean + std * norm.ppf(level), rtol=1e-6, atol=1e-6)  # a Gaussian
     assert (out / "prediction.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+
+
+def test_adapt_says_when_bands_go_beyond_what_was_calibrated(folder, points, tmp_path, capsys):
+    given = ["adapt", str(folder), points("x,y\n1,0.5\n"), "--at", "0:1:2", "--out", str(tmp_path)]
+    assert main([*given, "--steps", "10"]) == 0
+    assert "calibrated" not in capsys.readouterr().err
+    assert main([*given, "--steps", "12"]) == 0
+    assert "calibrated for up to 10 steps: after 12 steps" in capsys.readouterr().err
+
+
+def test_a_run_that_cannot_be_calibrated_says_that_it_is_not(folder, points, tmp_path, capsys, monkeypatch):
+    """A run of images that was stopped before its calibration, on a machine without the images."""
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    (copy / "calibration.json").unlink()
+
+    def missing(*_, **__):
+        raise ValueError("where is omniglot?")
+
+    monkeypatch.setattr(training, "calibrate_steps", missing)
+    assert main(["adapt", str(copy), points("x,y\n1,0.5\n"), "--out", str(tmp_path / "out")]) == 2
+    assert "copy is not calibrated for 10 steps yet, which takes its own tasks: where is omniglot?" in (
+        capsys.readouterr().err
+    )
 
 
 def test_adapt_reads_named_columns_and_inputs_from_files(folder, points, tmp_path):

@@ -131,6 +131,22 @@ def test_words_missing_values_and_names_of_columns(frame, of_frame):
     np.testing.assert_array_equal(same.adapt(one[["size", "kind"]], one["sales"]).predict(new), by_name.predict(new))
 
 
+def test_columns_are_found_by_name_whatever_else_a_table_holds(frame, of_frame):
+    """The whole table, columns in another order, before and after adapting."""
+    one = frame[frame["shop"] == "s3"]
+    adapted, plain = of_frame.adapt(one, "sales"), one[["size", "kind"]]
+    np.testing.assert_array_equal(adapted.predict(one), adapted.predict(plain))
+    np.testing.assert_array_equal(adapted.predict(one[["kind", "size"]]), adapted.predict(plain))
+    np.testing.assert_array_equal(of_frame.predict_interval(one), of_frame.predict_interval(plain[["kind", "size"]]))
+    scores = of_frame.score(frame, "sales"), of_frame.score(frame, frame["sales"].to_numpy(), groups="shop")
+    assert scores[0] == scores[1]
+    assert "gem-bml+last-layer for sales" in repr(adapted) and len(repr(adapted)) < 200
+    with pytest.raises(ValueError, match="X has no column 'kind', and the prior was learned with size, kind"):
+        adapted.predict(one.drop(columns="kind"))
+    with pytest.raises(ValueError, match="unknown column of X 'sale': did you mean sales"):
+        of_frame.adapt(one, "sale")
+
+
 def test_the_same_seed_is_the_same_prior_whatever_jax_is_set_to(frame, of_frame):
     one = frame[frame["shop"] == "s3"]
     with jax.enable_x64(False):
@@ -259,6 +275,8 @@ def test_other_methods_of_the_table_adapt_by_steps():
     [
         (lambda x, y, g: (x, y), "groups are needed"),
         (lambda x, y, g: (x, y, 0 * g), "only one group"),
+        (lambda x, y, g: (x, y, np.arange(len(g))), "has a single row"),
+        (lambda x, y, g: (x, np.where(g == 3, "much", y.astype(str)), g), "row [0-9]+ has 'much'"),
         (lambda x, y, g: (x, y, g[:-1]), "one for each of|the group of each of"),
         (lambda x, y, g: (x, np.where(g == 3, np.nan, y), g), "targets are missing"),
         (lambda x, y, g: (x, "births", g), "names a column, and X is a ndarray"),

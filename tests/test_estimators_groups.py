@@ -6,13 +6,15 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 import pytest
 import worlds
 from worlds import close
 
-from metaprior import MetaRegressor, likelihoods
+from metaprior import likelihoods
 from metaprior.estimators.columns import as_json, encode, from_json, learn_columns
 from metaprior.estimators.groups import chosen, draw_episode, gathered, padded, shuffled
+from metaprior.estimators.tables import read, readable
 from metaprior.inference import conjugate
 from metaprior.last_layer import HeadParams, LastLayer, last_layer
 from metaprior.likelihoods import Weighted, WithNoise
@@ -33,8 +35,11 @@ def test_groups_are_gathered_and_chosen_whole():
     table = ragged()
     assert table.counts.tolist() == list(SIZES)
     two = chosen(table, np.array([1, 3]))
-    assert two.counts.tolist() == [2, 7] and two.starts.tolist() == [0, 2]
-    assert sorted(two.x[:, 0]) == [1, 2, 6, 7, 8, 9, 10, 11, 12]
+    assert two.counts.tolist() == [2, 7, 0, 0, 0] and two.starts.tolist() == [1, 6, 0, 0, 0]
+    draw = partial(draw_episode, shots=(1, 3), queries=4)
+    episodes = jax.vmap(lambda key: draw(key, *map(jnp.asarray, two)))(jax.random.split(jax.random.key(0), 200))
+    seen = [part.x[part.weight > 0, 0].tolist() for part in jax.tree.map(np.asarray, episodes)]
+    assert {*seen[0], *seen[1]} == {1, 2, 6, 7, 8, 9, 10, 11, 12}
 
 
 @pytest.mark.parametrize("count", [1, 3, 4, 9])
@@ -134,14 +139,32 @@ def test_what_was_never_seen_is_refused_by_its_column(row, words):
 def test_names_and_dates_are_no_categories():
     with pytest.raises(ValueError, match="too many for categories"):
         learn_columns(np.array([[f"id {i}"] for i in range(200)], object), ["who"])
-    with pytest.raises(ValueError, match="column when holds dates"):
+    with pytest.raises(ValueError, match="column 'when' holds dates"):
         learn_columns(np.array([["2020-01-01"]], "datetime64[D]"), ["when"])
     with pytest.raises(TypeError, match="a string or a number"):
         learn_columns(np.array([[{"a": 1}]], object), ["x"])
 
 
-def test_with_few_groups_intervals_are_not_trusted_silently():
-    """Below ten, none is held out to calibrate on."""
-    X, y, groups = np.arange(12.0)[:, None], np.arange(12.0), np.repeat(np.arange(4), 3)
-    with pytest.warns(UserWarning, match=r"only 4 groups: none was held out, so intervals are NOT calibrated"):
-        MetaRegressor(hidden=(), max_iter=10, random_state=0).fit(X, y, groups)
+def test_dates_stray_words_and_categories_of_numbers_are_told_from_words():
+    """As they come from files: dates as text, a number column with one cell that is none, and numbers that are names."""
+    column = lambda *values: np.array([[value] for value in values], object)
+    with pytest.raises(ValueError, match="column 'when' holds dates"):
+        learn_columns(column("2024-01-05", "2024-02-11", None), ["when"])
+    with pytest.raises(ValueError, match=r"column size holds numbers, and '\?' in row 2"):
+        learn_columns(column("12", "15.5", "?", "7"), ["size"])
+    with pytest.raises(ValueError, match="column size holds numbers, and 'n/a' in row 1"):
+        learn_columns(column(12, "n/a", 3.5), ["size"])
+    frame = pd.DataFrame({"floor": pd.Categorical([1, 2, None]), "area": [1.5, 2.5, 3.5]})
+    (floor, area) = learn_columns(readable(frame).to_numpy(object), ["floor", "area"]).columns
+    assert floor.categories == ("1", "2") and floor.missing and area.categories is None
+    with pytest.raises(ValueError, match="column 'day' holds dates"):
+        readable(pd.DataFrame({"day": pd.to_datetime(["2024-01-05"])}))
+
+
+def test_a_column_is_not_both_an_input_and_the_answer():
+    table = pd.DataFrame({"shop": ["a", "a", "b", "b"], "size": [1.0, 2.0, 3.0, 4.0], "sales": [1.0, 2.0, 3.0, 4.5]})
+    with pytest.raises(ValueError, match="'sales' of X is the target itself: leave it out of X, or pass y='sales'"):
+        read(table, table["sales"], "shop", None)
+    with pytest.raises(ValueError, match="'shop' of X is the group of each row"):
+        read(table, "sales", table["shop"], None)
+    assert list(read(table, "sales", "shop", None).X.columns) == ["size"]

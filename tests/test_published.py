@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from metaprior import MetaClassifier, MetaRegressor, codec, exported, load, published
+from metaprior.cli import main
 from metaprior.learned import Learned
 from metaprior.settings import Settings, assemble
 from metaprior.training import Trained, calibrate_steps, initial_state
@@ -57,7 +58,7 @@ def test_a_loaded_estimator_is_the_one_that_was_saved(table, regressor, folder):
     assert about["shapes"]["prior.dist.mean"] == list(regressor.prior_.prior.dist.mean.shape)
     assert {"jax", "metaprior"} <= set(about["facts"]["versions"])
     card = (folder / "README.md").read_text()
-    assert "gem-bml+last-layer" in card and "| groups held out | 4 |" in card
+    assert "gem-bml+last-layer" in card and "| groups held out | 12 |" in card  # each in turn
 
 
 def test_classes_come_back_as_they_were(table, tmp_path):
@@ -173,3 +174,13 @@ def test_a_run_is_published_and_read_back(tmp_path):
     rewritten(tmp_path / "sine", settings={"tasks": "sinusoid", "hidden": [5]})
     with pytest.raises(published.PublishedError, match=r"does not fit|missing"):
         load(tmp_path / "sine")
+
+
+def test_the_command_line_says_where_a_prior_over_tables_is_used(folder, tmp_path, capsys):
+    points = tmp_path / "points.csv"
+    points.write_text("x,y\n1,2\n")
+    for argv in (["evaluate", str(folder)], ["adapt", str(folder), str(points), "--out", str(tmp_path / "out")]):
+        assert main(argv) == 2
+        assert "is a prior over tables: use it in Python" in capsys.readouterr().err
+    with pytest.raises(ValueError, match=r"nowhere is missing: name the folder of a run .* or of a published prior"):
+        load(tmp_path / "nowhere")

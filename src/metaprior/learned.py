@@ -46,6 +46,10 @@ class Adapted:
         calibration = jax.tree.map(lambda leaf: leaf[steps], self._trained.calibration)
         return predict(predictor, jax.random.key(seed), state.prior, q, support, inputs, calibration)
 
+    def predict_interval(self, x: ArrayLike, level: float = 0.9) -> tuple[Any, Any]:
+        """Lower and upper ends of the interval that holds a share `level` of what may be observed at inputs `x`."""
+        return self.predict(x, num_functions=0).interval(level)
+
 
 class Learned(NamedTuple):
     """A prior that has been learned, from a run folder."""
@@ -60,6 +64,8 @@ class Learned(NamedTuple):
     def adapt(self, x: ArrayLike, y: ArrayLike | Sequence[Hashable], *, steps: int = TEST_STEPS, seed: int = 0) -> Any:
         """Adapt to a support; what comes back has `predict`.
 
+        After more steps than the prior was calibrated for (`calibration`), bands are as wide as after the last of those.
+
         Points: `x` and `y` are [N] or [N, …], and an `Adapted` comes back. No points at all is legal: the prior predictive.
         Images: `x` is uint8 [N, H, W, C], `y` the number or name of each image's class, any number of classes from two on,
         and a `labelled.Labeller` comes back.
@@ -73,6 +79,15 @@ class Learned(NamedTuple):
     ) -> labelled.Labeller:
         """Adapt to a folder of pictures with a sub-folder for each class; `invert` takes their negatives."""
         return labelled.adapt_folder(self.trained, folder, steps=steps, seed=seed, invert=invert)
+
+    def beyond(self, steps: int) -> str | None:
+        """What to know of an adaptation for more steps than the prior was calibrated for; None where it was."""
+        known = self.calibration.log_noise.shape[0] - 1
+        if steps <= known:
+            return None
+        return (
+            f"calibrated for up to {known} steps: after {steps} steps, how sure answers are is taken from step {known}"
+        )
 
     def save(self, folder: str | Path) -> Path:
         """Publish: safetensors, JSON and a model card in a new folder, which `metaprior.load` reads back."""
@@ -113,9 +128,23 @@ def load(folder: str | Path, *, model: Any = None) -> Any:
         found = published.read(folder)
         if found.kind != RUN:
             return _of_tables(found, folder, model)
+    elif not Path(folder).is_dir():
+        what = "is a file" if Path(folder).exists() else "is missing"
+        raise ValueError(
+            f"{folder} {what}: name the folder of a run (metaprior train) or of a published prior (prior.save)"
+        )
     if model is not None:
         raise ValueError(f"{folder} is a run, which brings its own network: leave model out")
     return load_run(folder)
+
+
+def require_run(folder: str | Path) -> None:
+    """Refuse what the command line cannot open, and say where it can be used."""
+    if published.is_published(folder):
+        kind = published.read(folder).kind
+        use = "prior.adapt(x, y)" if kind == RUN else "prior.adapt(X, y), see docs/tables.md"
+        what = "a published run" if kind == RUN else "a prior over tables"
+        raise ValueError(f'{folder} is {what}: use it in Python, prior = metaprior.load("{folder}") and {use}')
 
 
 def load_run(folder: str | Path) -> Learned:

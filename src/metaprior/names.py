@@ -13,6 +13,6 @@ def require_known(what: str, name: str, known: Iterable[str]) -> None:
     """
     known = list(known)
     if name not in known:
-        near = get_close_matches(name, known, n=3, cutoff=0.4)
+        near = get_close_matches(name.lower(), known, n=3, cutoff=0.4)
         hint = f"did you mean {' or '.join(near)}? " if near else ""
         raise ValueError(f"unknown {what} {name!r}: {hint}choose from {', '.join(known)}")

@@ -190,7 +190,12 @@ def open_trained(folder: str | Path, *, steps: int = TEST_STEPS) -> Trained:
     run = runs.open_run(folder)
     calibration = load_calibration(run, int(state.iteration))
     if calibration is None or calibration.log_noise.shape[0] <= steps:
-        calibration = calibrate_steps(setup, state, steps=max(steps, TEST_STEPS))
+        try:
+            calibration = calibrate_steps(setup, state, steps=max(steps, TEST_STEPS))
+        except ValueError as error:  # most likely images that are not at hand
+            raise ValueError(
+                f"{folder} is not calibrated for {steps} steps yet, which takes its own tasks: {error}"
+            ) from None
     inductive = load_calibration(run, int(state.iteration), name=INDUCTIVE_FILE)
     return Trained(setup, state, calibration, notes, inductive)
 

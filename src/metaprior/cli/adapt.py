@@ -77,6 +77,7 @@ def run(argv: list[str]) -> int:
     asked = parse(Adapt, _joined_at(argv), prog="metaprior adapt", help=HELP)
     if asked.steps < 0:
         raise ValueError(f"--steps cannot be negative, got {asked.steps}")
+    learned.require_run(asked.run)
     images = runs.open_run(asked.run).settings.get("tasks") in IMAGE_SETS
     _refuse_foreign_flags(asked, images=images)
     if images:
@@ -117,6 +118,8 @@ def _run_curve(asked: Adapt) -> None:
     inputs = np.linspace(*tasks.input_range, GRID) if inputs is None else inputs
     for line in prior.trained.notes:
         console.note(line)
+    if x.size and (words := prior.beyond(asked.steps)):
+        console.note(words)
     if not x.size:
         console.note(f"{asked.support} holds no points: this is the prior predictive")
     _write(asked, prior.adapt(x, y, steps=asked.steps if x.size else 0), inputs)

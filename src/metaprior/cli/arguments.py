@@ -1,5 +1,6 @@
 """From words on the command line to frozen dataclasses, by tyro, with help that says what a default of None means."""
 
+import dataclasses
 import types
 import typing
 from collections.abc import Sequence
@@ -24,10 +25,34 @@ def parse(
         help: what it does, with examples; line breaks are kept.
         default: values of the flags that are not given.
     """
+    _require_whole_flags(command, argv)
     options: dict[str, Any] = {} if default is None else {"default": default}
     return tyro.cli(
         command, args=list(argv), prog=prog, description=help, registry=_registry(), config=_CONFIG, **options
     )
+
+
+def _require_whole_flags(command: type, argv: Sequence[str]) -> None:
+    """`--iters` is not a flag, but it begins like one: say which, where the parser would guess by letters in common."""
+    flags = _flags(command)
+    for word in argv:
+        name = word.partition("=")[0].replace("_", "-")
+        if name.startswith("--") and len(name) > 4 and name not in flags:
+            if near := [flag for flag in flags if flag.startswith(name) or flag.startswith(name.rstrip("s"))]:
+                raise ValueError(f"there is no flag {name}: did you mean {' or '.join(near)}?")
+
+
+def _flags(command: type) -> list[str]:
+    kinds = typing.get_type_hints(command)
+    found = []
+    for field in dataclasses.fields(command):
+        kind = kinds[field.name]
+        if isinstance(kind, type) and dataclasses.is_dataclass(kind):
+            found += _flags(kind)
+        else:
+            dashed = field.name.replace("_", "-")
+            found += [f"--{dashed}", *([f"--no-{dashed}"] if kind is bool else [])]
+    return found
 
 
 _CONFIG = (tyro.conf.FlagCreatePairsOff, tyro.conf.PositionalMetavarFromFieldName, tyro.conf.OmitArgPrefixes)

@@ -20,7 +20,8 @@ examples:
   metaprior demo --host 0.0.0.0 --open-to-network --name my-laptop.local
 
 Only this machine can reach the page, unless told otherwise. Points and drawings stay in the browser, the server keeps none. It
-needs starlette and uvicorn (the extra demo); the priors come with the package, no data set is needed."""
+needs starlette and uvicorn: pip install -e '.[demo]' in a copy of the project. The priors come with the package, no data set is
+needed."""
 
 NEEDED = ("starlette", "uvicorn")
 
@@ -33,8 +34,8 @@ class Demo:
     """Address to listen at."""
     port: int = 8421
     """Port to listen at; 0 takes any that is free."""
-    browser: bool = True
-    """Open it in a browser at once; otherwise the address is printed, and no more."""
+    no_browser: bool = False
+    """Do not open a browser: only print the address."""
     open_to_network: bool = False
     """Allow a --host that other machines can reach. Nobody is asked for a password: use it in networks you trust."""
     name: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME ...")] = ()
@@ -54,7 +55,7 @@ def run(argv: list[str]) -> int:
             page = app.application(app.engine(), hosts=server.names(asked.host, asked.name))
         # Only now: whoever opens it does not wait for a compiler.
         print(f"the page is at {server.address(place)} (Ctrl-C ends it)", flush=True)
-        if asked.browser:
+        if not asked.no_browser:
             place.listen()  # a quick browser waits in line
             webbrowser.open(server.address(place))
         with contextlib.suppress(KeyboardInterrupt):

@@ -11,7 +11,7 @@ from rich import box
 from rich.console import Group
 from rich.table import Table
 
-from metaprior import evaluation, policies, training
+from metaprior import evaluation, learned, policies, training
 from metaprior.checkpoints import write_atomically
 from metaprior.cli import console, returns
 from metaprior.cli.arguments import parse
@@ -64,6 +64,7 @@ def run(argv: list[str]) -> int:
         raise ValueError(f"--steps cannot be negative, got {asked.steps}")
     if asked.tasks_count < 1:
         raise ValueError(f"--tasks-count must be at least 1, got {asked.tasks_count}")
+    learned.require_run(asked.run)
     if policies.is_policy(asked.run):
         usual = Evaluate(asked.run, tasks_count=policies.TASKS, steps=policies.UPDATES, rollouts=policies.ROLLOUTS)
         return _of_policy(parse(Evaluate, argv, prog="metaprior evaluate", help=HELP, default=usual))

@@ -29,6 +29,8 @@ def run(
         raise ValueError("which pictures are to be labelled? name a folder of them, or one picture, with --at")
     files = pictures(Path(at))
     prior = learned.load_run(folder)
+    if words := prior.beyond(steps):
+        console.note(words)
     labeller = prior.adapt_folder(support, steps=steps, invert=invert)
     pixels = labeller.read(files)
     found = labeller.predict(pixels, transductive=transductive)

@@ -20,6 +20,7 @@ from metaprior import checkpoints, estimates, parallel, processes, runs, trainin
 from metaprior.cli import console, job
 from metaprior.cli.arguments import parse
 from metaprior.cli.estimate import estimated
+from metaprior.cli.unused import require_tasks, require_used
 from metaprior.meta import State
 from metaprior.predict import Calibration
 from metaprior.rl import progress
@@ -103,7 +104,13 @@ class Train:
 
 def run(argv: list[str]) -> int:
     """The command."""
+    if not argv:
+        raise ValueError(
+            f"say which tasks to learn from: metaprior train sinusoid learns for {Settings.iterations:,} iterations, which takes "
+            "minutes; metaprior train --help says what else there is"
+        )
     asked = _parsed(argv)
+    require_tasks(asked.settings.tasks)
     for name in ("chunk", "checkpoint_every"):
         if getattr(asked, name) < 1:
             raise ValueError(f"--{name.replace('_', '-')} must be at least 1, got {getattr(asked, name)}")
@@ -121,6 +128,8 @@ def _run(asked: Train, argv: list[str], *, many: bool) -> int:
     mesh = _mesh(asked.devices, many=many)
     if asked.by_layer and mesh is None:
         raise ValueError("--by-layer divides layers among devices: say which, --devices all")
+    if not asked.resume:
+        require_used(asked.settings.checked())
     setup = assemble(asked.settings.checked())
     if asked.estimate:
         if mesh is not None:

@@ -9,7 +9,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 from sklearn.utils.validation import validate_data as _validate_data
 
-from metaprior.estimators import answers
+from metaprior.estimators import answers, tables
 from metaprior.estimators.generic import generic_prior
 from metaprior.estimators.prior import Fitted, TablePrior, adapt, class_functions, predict
 
@@ -17,7 +17,7 @@ validate_data: Any = _validate_data  # it returns one array or two, and its type
 READ: dict[str, Any] = dict(dtype=None, ensure_all_finite=False)  # columns say themselves what they cannot take
 
 
-class _Adapted(BaseEstimator):
+class AdaptedEstimator(BaseEstimator):
     """What both have in common; `prior=None` takes a generic prior, fitted to the group alone."""
 
     _kind: str
@@ -29,13 +29,19 @@ class _Adapted(BaseEstimator):
 
     def _begin(self, X, y, *, reset: bool = True):
         self._require_prior()
-        X, y = validate_data(self, X, y, reset=reset, ensure_min_samples=1, **READ)
+        X, y = validate_data(self, self._readable(X), y, reset=reset, ensure_min_samples=1, **READ)
         if self.prior is not None and X.shape[1] != len(self.prior.columns.columns):
             names = ", ".join(column.name for column in self.prior.columns.columns)
             raise ValueError(
                 f"the prior was learned with {len(self.prior.columns.columns)} columns ({names}), got {X.shape[1]}"
             )
         return X, y
+
+    def _readable(self, X):
+        """Where there is a learned prior, its columns by name; alone, scikit-learn's rule: the columns of `fit` and no others."""
+        if self.prior is None or not self.prior.named:
+            return tables.readable(X)
+        return tables.readable(X, [column.name for column in self.prior.columns.columns])
 
     def _require_prior(self):
         kind = type(self)._kind
@@ -55,8 +61,15 @@ class _Adapted(BaseEstimator):
 
     def _answer(self, X, *, num_functions: int = 0, seed: int = 0) -> Any:
         check_is_fitted(self)
-        X = validate_data(self, X, reset=False, **READ)
+        X = validate_data(self, self._readable(X), reset=False, **READ)
         return predict(self.prior_, self.fitted_, X, num_functions=num_functions, seed=seed), len(X)
+
+    def __repr__(self, N_CHAR_MAX=700):
+        """Without the numbers of the prior, of which there are thousands."""
+        if self.prior is None:
+            return super().__repr__(N_CHAR_MAX)
+        about = f"{self.prior.spec.method} for {self.prior.target.name}" if isinstance(self.prior, TablePrior) else "…"
+        return f"{type(self).__name__}(prior=<{about}>, random_state={self.random_state!r})"
 
     def export(self, path) -> None:
         """Predictions as one StableHLO file, which `metaprior.exported` runs: neither this class nor the prior is needed."""
@@ -73,7 +86,7 @@ class _Adapted(BaseEstimator):
         return tags
 
 
-class AdaptedRegressor(RegressorMixin, _Adapted):
+class AdaptedRegressor(RegressorMixin, AdaptedEstimator):
     """Regression in one group.
 
     Args:
@@ -118,7 +131,7 @@ class AdaptedRegressor(RegressorMixin, _Adapted):
         return self.prior_.target.mean + self.prior_.target.std * np.asarray(found.functions)[:, :count, 0]
 
 
-class AdaptedClassifier(ClassifierMixin, _Adapted):
+class AdaptedClassifier(ClassifierMixin, AdaptedEstimator):
     """Classification in one group.
 
     Args:
@@ -163,7 +176,7 @@ class AdaptedClassifier(ClassifierMixin, _Adapted):
     def sample_functions(self, X, n_samples: int = 20, *, random_state=0):
         """Draws of the class probabilities at the rows of `X`: [draws, rows, classes]."""
         check_is_fitted(self)
-        X = validate_data(self, X, reset=False, **READ)
+        X = validate_data(self, self._readable(X), reset=False, **READ)
         seed = int(check_random_state(random_state).randint(2**31 - 1))
         return class_functions(self.prior_, self.fitted_, X, n_samples, seed)
 
@@ -173,4 +186,17 @@ def as_targets(y: np.ndarray) -> np.ndarray:
     try:
         return np.asarray(y, float)
     except (TypeError, ValueError):
-        raise ValueError(f"the targets of a regression are numbers, got {np.asarray(y).ravel()[0]!r}") from None
+        row, value = next(
+            (row, value) for row, value in enumerate(np.asarray(y).ravel().tolist()) if not _is_float(value)
+        )
+        raise ValueError(
+            f"the targets of a regression are numbers, and row {row} has {value!r}: mend it, or use the classifier for classes"
+        ) from None
+
+
+def _is_float(value: Any) -> bool:
+    try:
+        float(value)
+    except (TypeError, ValueError):
+        return False
+    return True

@@ -1,10 +1,15 @@
 """The columns of a table as numbers: scaled, categories as indicators, missing values marked. Kept with the prior, as JSON."""
 
+import re
 from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
 
+from metaprior.estimators.tables import dates
+
+_DATE = re.compile(r"\d{4}-\d\d?-\d\d?\b|\d\d?[/.]\d\d?[/.]\d{2,4}\b")
+_NUMBER = re.compile(r"\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*$")
 MOST_CATEGORIES = 100  # more than that is a name, not a category
 
 
@@ -70,6 +75,7 @@ def _learn(values: np.ndarray, name: str) -> Column:
     numbers, absent = _as_numbers(values, name)
     if numbers is None:
         words = sorted({str(value) for value in values[~absent]})
+        _require_words(values, absent, words, name)
         if len(words) > MOST_CATEGORIES:
             raise ValueError(
                 f"column {name} holds {len(words)} different words, too many for categories (at most {MOST_CATEGORIES}): "
@@ -81,6 +87,21 @@ def _learn(values: np.ndarray, name: str) -> Column:
     std = float(present.std()) if present.size else 0.0
     constant = not std > 1e-12 * max(1.0, abs(mean))
     return Column(name, mean, 1.0 if constant else std, bool(absent.any()))
+
+
+def _require_words(values: np.ndarray, absent: np.ndarray, words: list[str], name: str) -> None:
+    """Numbers with a stray word among them, and dates as text, are no categories: whoever reads a file gets both that way."""
+    if not words:
+        return
+    if all(_DATE.match(word) for word in words):
+        raise ValueError(dates(name))
+    numeric = np.array([_is_number(value) or bool(_NUMBER.match(str(value))) for value in values[~absent]], bool)
+    stray = int(np.flatnonzero(~absent)[int(numeric.argmin())])
+    if not numeric.all() and 2 * numeric.sum() > len(numeric):
+        raise ValueError(
+            f"column {name} holds numbers, and {str(values[stray])!r} in row {stray}: mend it, or leave it empty (NaN) if it is "
+            'missing. If these are names and no numbers, put a letter before each: "k" + table[…].astype(str)'
+        )
 
 
 def _encode(column: Column, values: np.ndarray) -> Float[np.ndarray, "N W"]:
@@ -111,13 +132,15 @@ def _encode(column: Column, values: np.ndarray) -> Float[np.ndarray, "N W"]:
 def _as_numbers(values: np.ndarray, name: str, *, words: bool = False) -> tuple[np.ndarray | None, np.ndarray]:
     """The column as numbers, or None where it holds words; and where values are missing."""
     if values.dtype.kind in "mM":
-        raise ValueError(f"column {name} holds dates: turn them into numbers, days since the first one, say")
+        raise ValueError(dates(name))
     if values.dtype.kind in "fiub" and not words:
         numbers = values.astype(float)
         absent = np.isnan(numbers)
     else:
         absent = np.array([_is_missing(value) for value in values], bool)
         kinds = {type(value) for value in values[~absent]}
+        if any(hasattr(kind, "isoformat") for kind in kinds):
+            raise ValueError(dates(name))
         if strange := [kind for kind in kinds if not _is_readable(kind)]:
             # scikit-learn's own words for what float() refuses
             raise TypeError(f"column {name}: argument must be a string or a number, not {strange[0].__name__!r}")

@@ -33,9 +33,26 @@ TEMPERATURES = np.exp(np.linspace(-4.0, 1.0, 26))
 
 
 def generic_prior(
-    table: np.ndarray, y: np.ndarray, names: list[str], *, classes: np.ndarray | None, seed: int
+    table: np.ndarray,
+    y: np.ndarray,
+    names: list[str],
+    *,
+    classes: np.ndarray | None,
+    seed: int,
+    beforehand: float = 1.0,
+    spread: float = 1.0,
 ) -> TablePrior:
-    """The prior of largest evidence for these rows; `classes` where `y` holds their numbers."""
+    """The prior of largest evidence for these rows.
+
+    Args:
+        table: the rows.
+        y: numbers, or the numbers of classes.
+        names: of the columns.
+        classes: where `y` holds their numbers.
+        seed: of the random waves.
+        beforehand: weight of what is likely of widths and noise before any row is seen.
+        spread: of the scale of errors, relative to what so many rows leave open.
+    """
     columns = learn_columns(table, names)
     outputs = 1 if classes is None else len(classes)
     spec = Spec("regression" if classes is None else "classification", columns.width, outputs, METHOD, network="basis")
@@ -49,7 +66,7 @@ def generic_prior(
     values = ((y - target.mean) / target.std)[:, None] if classes is None else class_rows(spec, y)
     with small_and_precise():
         waves = jax.tree.map(np.asarray, basis(columns.width)[0].init(jax.random.key(seed)))
-        found = _best(waves, padded(rows, values), jnp.asarray(GRID))
+        found = _best(waves, padded(rows, values), jnp.asarray(GRID), beforehand)
         (frequency, lines, amplitude, noise), leave_one_out = jax.tree.map(np.asarray, found)
     waves = {"frequencies": waves["frequencies"] * frequency, "phases": waves["phases"]}
     widths = np.log(_widths(amplitude, lines, columns.width))
@@ -57,8 +74,8 @@ def generic_prior(
     prior = Prior(LastLayer(WithNoise(waves, arrays[0]), *arrays[1:]))
     log_noise = math.log(noise) if classes is None else _log_temperature(leave_one_out[: len(y)], y)
     log_width = 0.0 if classes is None else -math.log(noise)
-    spread = (2 * len(y)) ** -0.5  # n points tell the logarithm of a scale to about this much
-    five: Any = map(np.asarray, (log_width, log_noise, 0.0, spread, 1.0))
+    doubt = (2 * len(y)) ** -0.5  # n points tell the logarithm of a scale to about this much
+    five: Any = map(np.asarray, (log_width, log_noise, 0.0, spread * doubt, 1.0))
     return TablePrior(spec, columns, target, prior, (), Calibration(*five))
 
 
@@ -73,10 +90,10 @@ def _softplus_inverse(noise, least: float = 1e-3):
 
 
 @jax.jit
-def _best(waves, points: Weighted, grid: Float[Array, "K 4"]):
+def _best(waves, points: Weighted, grid: Float[Array, "K 4"], weight):
     """The numbers of largest evidence, and what each point is predicted to be by the others."""
     # Few points are explained by no noise at all as well as by some: what is likely beforehand decides then.
-    beforehand = -0.5 * jnp.square(jnp.log(grid / jnp.asarray([[1.0, 1.0, 1.0, NOISE]]))).sum(axis=1)
+    beforehand = -0.5 * weight * jnp.square(jnp.log(grid / jnp.asarray([[1.0, 1.0, 1.0, NOISE]]))).sum(axis=1)
     evidence = beforehand + jax.lax.map(lambda numbers: _evidence(waves, points, numbers)[0], grid)
     best = grid[jnp.argmax(jnp.where(jnp.isfinite(evidence), evidence, -jnp.inf))]
     return best, _evidence(waves, points, best)[1]

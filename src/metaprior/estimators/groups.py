@@ -32,10 +32,9 @@ def gathered(x: Float[np.ndarray, "N D"], y: np.ndarray, labels: np.ndarray) -> 
 
 
 def chosen(groups: Groups, numbers: Int[np.ndarray, " K"]) -> Groups:
-    """Only these groups."""
-    rows = np.concatenate([np.arange(int(groups.counts[g])) + int(groups.starts[g]) for g in numbers])
-    counts = np.asarray(groups.counts)[numbers]
-    return Groups(np.asarray(groups.x)[rows], np.asarray(groups.y)[rows], np.cumsum(counts) - counts, counts)
+    """Only these groups, filled up with empty ones; rows stay where they are. One compiled program then serves any choice."""
+    keep = lambda values: np.append(np.asarray(values)[numbers], np.zeros(len(values) - len(numbers), int))
+    return groups._replace(starts=keep(groups.starts), counts=keep(groups.counts))
 
 
 def draw_episode(
@@ -47,7 +46,7 @@ def draw_episode(
     that are well known and groups of which little is known yet.
     """
     key_group, key_rows, key_size = jax.random.split(key, 3)
-    group = jax.random.randint(key_group, (), 0, counts.shape[0])
+    group = jax.random.randint(key_group, (), 0, (counts > 0).sum())  # empty groups come last: `chosen`
     start, count, (least, most) = starts[group], counts[group], shots
     slots = most + queries
     order, there = shuffled(key_rows, count, slots)

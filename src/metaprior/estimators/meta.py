@@ -1,6 +1,5 @@
 """Many small groups: scikit-learn estimators that learn from all of them what a new group needs only a few rows for."""
 
-import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -8,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from rich.console import Console
 from rich.progress import Progress
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.metrics import accuracy_score, r2_score
@@ -19,8 +19,9 @@ from metaprior.estimators import tables
 from metaprior.estimators.adapted import READ, AdaptedClassifier, AdaptedRegressor, as_targets, validate_data
 from metaprior.estimators.columns import Columns, encode, learn_columns
 from metaprior.estimators.computing import small_and_precise
+from metaprior.estimators.folds import doubts, require_groups, trainings
 from metaprior.estimators.groups import gathered
-from metaprior.estimators.learning import FEWEST, Course, Outcome, learn
+from metaprior.estimators.learning import Course, Outcome, learn
 from metaprior.estimators.networks import as_model
 from metaprior.estimators.pieces import Spec, assemble, method_of
 from metaprior.estimators.prior import TablePrior, Target, model_of, scaled, unadapted
@@ -31,7 +32,7 @@ from metaprior.runs import versions
 SCORED = 5  # rows of a group that `score` adapts to
 
 
-class _Meta:
+class MetaEstimator:
     """What both have in common."""
 
     _alone: Any  # the estimator of one group
@@ -67,7 +68,8 @@ class _Meta:
         """Learn the prior from many groups.
 
         Args:
-            X: rows and columns, an array or a DataFrame; words are categories, NaN is missing.
+            X: rows and columns, an array or a DataFrame, of which every column but those of y and groups is an input; words
+                are categories, NaN is missing.
             y: a target for each row, or the name of a column of X.
             groups: the group of each row, or the name of a column of X.
         """
@@ -80,18 +82,11 @@ class _Meta:
             empty = self._empty(columns, target)
             pieces = assemble(empty.spec, model_of(empty), iterations=self.max_iter)
         rows = gathered(encode(columns, table), scaled(empty, given.y), given.groups)
-        if len(rows.counts) < 2:
-            raise ValueError(
-                "there is only one group, and nothing to learn from others: use AdaptedRegressor or AdaptedClassifier"
-            )
-        if len(rows.counts) < FEWEST:
-            warnings.warn(
-                f"there are only {len(rows.counts)} groups: none was held out, so intervals are NOT calibrated and likely much "
-                f"too narrow. Learn from {FEWEST} groups or more, better thirty, or take a mixed model",
-                UserWarning,
-                stacklevel=2,
-            )
-        with _progress(self.max_iter, shown=self.verbose) as report:
+        require_groups(np.asarray(rows.counts))
+        if words := doubts(len(rows.counts), self.validation_fraction):
+            warnings.warn(words, UserWarning, stacklevel=2)
+        total = self.max_iter * trainings(len(rows.counts), self.validation_fraction)
+        with _progress(total, shown=self.verbose) as report:
             outcome = learn(pieces, rows, self._course(seed, int(rows.counts.max())), report)
         self.n_groups_, self.validation_log_density_ = len(rows.counts), outcome.log_density
         learned = {name: getattr(outcome, name) for name in ("prior", "memory", "calibration")}
@@ -142,10 +137,8 @@ class _Meta:
         return self._metric(given.y[asked], values, sample_weight=weight)
 
     def _columns(self, X):
-        """Without targets and groups, where they are columns too."""
-        taken = [name for name in (self.target_, self.group_) if hasattr(X, "columns") and name in X.columns]
-        kept = [name for name in taken if name not in getattr(self, "feature_names_in_", ())]
-        return X.drop(columns=kept) if kept else X
+        """Those that the prior was learned with, by name where they have names; whatever else a table holds is left alone."""
+        return tables.readable(X, getattr(self, "feature_names_in_", None))
 
     def _unadapted(self, X):
         """The prior as if it had been adapted to no rows at all."""
@@ -208,7 +201,7 @@ class _Meta:
         return tags
 
 
-class MetaRegressor(_Meta, RegressorMixin, BaseEstimator):
+class MetaRegressor(MetaEstimator, RegressorMixin, BaseEstimator):
     """Learns from many groups of rows, and adapts to a new group from a few.
 
     Args:
@@ -223,12 +216,18 @@ class MetaRegressor(_Meta, RegressorMixin, BaseEstimator):
         meta_rate: step size of the meta-optimiser; None is the method's own.
         options: further fields of the method's row, `{"temperature": 0.1}`.
         steps: of adaptation, where the method takes steps.
-        validation_fraction: share of the groups held out to stop and to calibrate by.
+        validation_fraction: share of the groups held out to stop and to calibrate by. With fewer than twenty groups, all are
+            held out in turn instead, and training takes longer; 0 holds out none, and intervals are then not calibrated.
         random_state: a whole number makes everything repeatable.
-        verbose: whether a terminal shows a progress bar.
+        verbose: whether a terminal or a notebook shows a progress bar.
     """
 
     _alone, _metric = AdaptedRegressor, staticmethod(r2_score)
+
+    def predict_interval(self, X, level: float = 0.9):
+        """For a group of which nothing is known yet: both ends of the interval that holds a share `level`; see `adapt`."""
+        check_is_fitted(self)
+        return self._unadapted(X).predict_interval(self._columns(X), level)
 
     def _target(self, given: tables.Given) -> Target:
         y = as_targets(given.y)
@@ -236,7 +235,7 @@ class MetaRegressor(_Meta, RegressorMixin, BaseEstimator):
         return Target(given.target, float(y.mean()), std if std > 1e-12 else 1.0)
 
 
-class MetaClassifier(_Meta, ClassifierMixin, BaseEstimator):
+class MetaClassifier(MetaEstimator, ClassifierMixin, BaseEstimator):
     """Learns from many groups of labelled rows, and adapts to a new group from a few. Groups share their classes.
 
     What it is made with is as for `MetaRegressor`.
@@ -283,7 +282,10 @@ def _as_made(value: Any) -> Any:
 
 @contextmanager
 def _progress(total: int, *, shown: bool) -> Iterator[Callable[[int], None]]:
-    """A bar on a terminal, nothing elsewhere."""
-    with Progress(disable=not (shown and sys.stderr.isatty()), transient=True) as bar:
+    """A bar on a terminal and in a notebook, nothing elsewhere."""
+    console = Console(stderr=True)
+    with Progress(
+        console=console, disable=not (shown and (console.is_terminal or console.is_jupyter)), transient=True
+    ) as bar:
         task = bar.add_task("learning the prior", total=total)
         yield lambda done: bar.update(task, completed=done)

@@ -4,6 +4,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from metaprior.names import require_known
+
 
 class Given(NamedTuple):
     """The columns as they came (an array or a DataFrame), targets and groups as arrays, and what targets are called."""
@@ -25,12 +27,51 @@ def read(X: Any, y: Any, groups: Any, column: str | None) -> Given:
         )
     if y is None:
         raise ValueError("requires y to be passed, but the target y is None")
+    _require_apart(X, y, "y", "the target itself")
+    _require_apart(X, groups, "groups", "the group of each row")
     target = y if isinstance(y, str) else str(getattr(y, "name", None) or "y")
     named = groups if isinstance(groups, str) else None
     values = _groups(_column(X, named) if named else groups, len(X))
     y, taken = targets(X, y), [name for name in (y, named) if isinstance(name, str)]
     X = X.drop(columns=taken) if taken else X
-    return Given(X, y, values, target, named)
+    return Given(readable(X), y, values, target, named)
+
+
+def readable(X: Any, names: Any = None) -> Any:
+    """A DataFrame as `columns` reads it: only the columns of these names, in this order; categories as words; no dates."""
+    if not hasattr(X, "iloc") or not hasattr(X, "columns"):
+        return X
+    if names is not None:
+        if missing := [str(name) for name in names if name not in X.columns]:
+            raise ValueError(
+                f"X has no column {missing[0]!r}, and the prior was learned with {', '.join(map(str, names))}; feature names "
+                "should match those that were passed during fit"
+            )
+        X = X[list(names)]
+    for name in X.columns:
+        kind = getattr(X[name].dtype, "kind", "") if X.columns.is_unique else ""
+        if kind in "mM" and kind:
+            raise ValueError(dates(str(name)))
+        if type(getattr(X[name], "dtype", None)).__name__ == "CategoricalDtype":
+            # else categories that are numbers would be measured, and not told apart
+            words = X[name].astype(object)
+            X = X.assign(**{name: words.where(words.isna(), words.map(str))}) if isinstance(name, str) else X
+    return X
+
+
+def dates(name: str) -> str:
+    """What to do about them."""
+    return (
+        f'column {name!r} holds dates: turn them into a number, days since the first say, (pd.to_datetime(table["{name}"]) - '
+        f'pd.Timestamp("2020-01-01")).dt.days, for all tables in the same way'
+    )
+
+
+def _require_apart(X: Any, values: Any, argument: str, what: str) -> None:
+    """A column that was handed over twice would be an input, too, and tell the answer."""
+    name = getattr(values, "name", None)
+    if isinstance(name, str) and hasattr(X, "columns") and name in X.columns and X[name].equals(values):
+        raise ValueError(f"column {name!r} of X is {what}: leave it out of X, or pass {argument}={name!r}")
 
 
 def targets(X: Any, y: Any) -> np.ndarray:
@@ -44,7 +85,7 @@ def _column(X: Any, name: str) -> Any:
             f"{name!r} names a column, and X is a {type(X).__name__} without names: pass a DataFrame or the values"
         )
     if name not in X.columns:
-        raise ValueError(f"X has no column {name!r}; it has {', '.join(map(str, X.columns[:8]))}")
+        require_known("column of X", name, map(str, X.columns))
     return X[name]
 
 
