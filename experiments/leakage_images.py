@@ -46,9 +46,8 @@ class Message(NamedTuple):
 MESSAGES: dict[str, Message] = {
     "1 + 1 drawings": Message(),
     "5 inner steps": Message(steps=5),
-    "5 + 5 drawings": Message(images=5),
-    "4 tasks": Message(tasks=4),
-    "noise 0.001": Message(noise=0.001),
+    "3 + 3 drawings": Message(images=3),
+    "2 tasks": Message(tasks=2),
     "noise 0.01": Message(noise=0.01),
     "noise 0.1": Message(noise=0.1),
 }
@@ -64,15 +63,15 @@ class Settings:
     """Whose statistics are sent."""
     messages: tuple[str, ...] = tuple(MESSAGES)
     """What is in them."""
-    clients: int = 4
+    clients: int = 3
     """Attacked, for each seed; each has a prior of its own."""
     hidden: int = 16
     """Width of the hidden layer."""
     rate: float = 0.3
     """Of inner steps; the prior's variance is the same."""
-    starts: int = 3
+    starts: int = 2
     """Places that an attack begins from."""
-    iterations: int = 40
+    iterations: int = 25
     """Of an attack from each."""
     inner: int = 20
     """Of the conjugate gradients in each."""

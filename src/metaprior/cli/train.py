@@ -122,6 +122,8 @@ def _run(asked: Train, argv: list[str], *, many: bool) -> int:
     if asked.by_layer and mesh is None:
         raise ValueError("--by-layer divides layers among devices: say which, --devices all")
     setup = assemble(asked.settings.checked())
+    if setup.tasks.elsewhere:
+        setup.tasks.pool("train")  # says so, before there is a folder
     if asked.estimate:
         if mesh is not None:
             raise ValueError("--estimate is for one device: leave out --devices and --coordinator")
