@@ -103,6 +103,7 @@ def trainer(settings: Settings, clients: int) -> Callable[..., State]:
             held = jax.tree.map(lambda leaf: leaf[:, None], Held(numbers, episodes))  # one task for each
             found = jax.vmap(lambda tasks: client_step(learner, state.prior, tasks, key_infer))(held)
             normal = jax.random.normal(key_noise, found.gradient.shape[1:])
+            assert learner.update is not None
             return learner.update(state, summed(found, normal, clip=clip, noise=noise))[0], None
 
         return jax.lax.scan(one_round, begun(settings, learner, seed), None, length=settings.rounds)[0]
@@ -156,7 +157,10 @@ def measure(settings: Settings, cell: study.Cell) -> study.Results:
             MSE: study.mean_and_ci(errors),
             **{name: (value, None) for name, value in told(settings, noise, clients).items()},
         }
-        named = {"setting": f"{clients:,} clients", "method": f"noise {noise:g}" if noise else "no protection"}
+        named: dict[str, Any] = {
+            "setting": f"{clients:,} clients",
+            "method": f"noise {noise:g}" if noise else "no protection",
+        }
         rows += [study.row(**named, metric=name, mean=mean, ci95=half) for name, (mean, half) in values.items()]
         curves[f"{clients} {noise:g}"] = {"rate": best, "validation": valid, "error": np.round(errors.mean(axis=1), 5)}
     return {"rows": rows, "curves": curves}

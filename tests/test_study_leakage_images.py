@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -80,7 +81,7 @@ def test_drawings_are_read_out_of_messages_of_one_task():
 def test_what_is_told_is_made_from_results():
     curves = {"maml one": {"error": [0.1, 0.5], "drawings": np.zeros((2, 2, 2, leakage.SIDE**2)).tolist()}}
     curves |= {name: {"error": [0.9, 1.1]} for name in (report.MEAN, report.FRESH)}
-    named = {"setting": report.setting(Message(noise=0.01)), "method": "maml"}
+    named: dict[str, Any] = {"setting": report.setting(Message(noise=0.01)), "method": "maml"}
     rows = [study.row(**named, metric="error", mean=0.3, ci95=0.2), study.row(**named, metric="recovered", mean=0.5)]
     settings = {"methods": ["maml"], "messages": ["one"], "seeds": [0], "clients": 2}
     results = json.loads(json.dumps({"rows": rows, "curves": curves, "settings": settings}))

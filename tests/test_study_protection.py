@@ -2,6 +2,7 @@
 
 import json
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -51,7 +52,7 @@ def test_remarks_and_figure_are_made_from_rows():
     }
     rows = []
     for (setting, method), (error, epsilon) in values.items():
-        named = {"setting": setting, "method": method}
+        named: dict[str, Any] = {"setting": setting, "method": method}
         rows.append(study.row(**named, metric=protection.MSE, mean=error, ci95=0.1))
         if epsilon is not None:
             rows.append(study.row(**named, metric=protection.SERVER, mean=900.0))

@@ -28,6 +28,7 @@ CALIBRATION_FILE = "calibration.json"
 UNFITTED = (
     "bands mean nothing yet: fit noise and widths on groups of rows of yours, metaprior.load(folder).calibrated(groups)"
 )
+UNFITTED_CLASSES = "probabilities are not calibrated: clients have the images, and there are none here to fit them on"
 INDUCTIVE_FILE = "calibration-inductive.json"  # of images: for each answered by itself
 
 
@@ -193,7 +194,8 @@ def open_trained(folder: str | Path, *, steps: int = TEST_STEPS) -> Trained:
     run = runs.open_run(folder)
     calibration = load_calibration(run, int(state.iteration))
     if setup.tasks.elsewhere and calibration is None:
-        return Trained(setup, state, _unfitted(steps), [*notes, UNFITTED])
+        said = UNFITTED if setup.tasks.shape is None else UNFITTED_CLASSES
+        return Trained(setup, state, _unfitted(steps), [*notes, said])
     if calibration is None or calibration.log_noise.shape[0] <= steps:
         calibration = calibrate_steps(setup, state, steps=max(steps, TEST_STEPS))
     inductive = load_calibration(run, int(state.iteration), name=INDUCTIVE_FILE)

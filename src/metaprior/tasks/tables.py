@@ -5,6 +5,7 @@ nobody (`federated`).
 """
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -55,7 +56,7 @@ def tables(
         )
 
     describe = f"rows of your own tables, group by group: {', '.join(inputs)} → {', '.join(outputs)}"
-    sizes = {"inputs": len(inputs), "outputs": len(outputs), "shots": shots, "queries": queries}
+    sizes: dict[str, Any] = {"inputs": len(inputs), "outputs": len(outputs), "shots": shots, "queries": queries}
     return Tasks(NAME, one_of(queries), one_of(judged), describe, **sizes, pool=nowhere, elsewhere=True)
 
 
