@@ -2,7 +2,8 @@
 
 Sinusoids, a new task for every client and round. A reply is the client's meta-gradient, scaled down to length C, plus noise of
 standard deviation z·C in every entry; the server takes the mean of N of them, whose noise is z·C/√N. The rate of the server's
-optimiser is chosen on validation tasks, for each noise anew, with the first seed. Clients are simulated: the sum of their noises is drawn as one.
+optimiser is chosen on validation tasks, for each noise anew, with the first seed. Clients are simulated: the sum of their noises
+is drawn as one.
 
 metaprior reproduce protection --scale full
 """
