@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from experiments import federated, leakage_images_report, leakage_report, study
+from experiments import federated, leakage_images_report, leakage_report, protection, study
 from experiments.report import layout, markdown, section
 from metaprior import estimates
 from metaprior.cli.plan import short
@@ -63,9 +63,13 @@ def plan(load: Load) -> str:
     return "\n\n".join([table, markdown.origin(section.origin(results["rows"]))])
 
 
-def of_clients(load: Load) -> str:
-    """One machine beside clients, with what the study says of it."""
-    return "\n\n".join([whole("federated")(load), *(f"- {line}" for line in federated.remarks(load("federated")))])
+def told(name: str, remarks: Callable[[dict[str, Any]], list[str]]) -> Callable[[Load], str]:
+    """All rows of a study, with what it says of them."""
+
+    def block(load: Load) -> str:
+        return f"{whole(name)(load)}\n\n" + "\n".join(f"- {line}" for line in remarks(load(name)))
+
+    return block
 
 
 # Name of a block -> what stands in it, made from as many results files as it needs.
@@ -76,8 +80,8 @@ TABLES: Mapping[str, Callable[[Load], str]] = {
     "mixed-model": whole("mixed-model"),
     "leakage": leakage,
     "leakage-images": leakage_images,
-    "protection": whole("protection"),
-    "federated": of_clients,
+    "protection": told("protection", protection.remarks),
+    "federated": told("federated", federated.remarks),
     "plan": plan,
     "scaling": whole("bench-scaling"),
 }
