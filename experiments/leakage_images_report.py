@@ -32,9 +32,8 @@ def figure(results: Mapping[str, Any]) -> Figure:
             place.imshow(1 - _sheet(np.array(curve["drawings"], float)), cmap="gray", vmin=0, vmax=1)
             errors = np.array(curve["error"], float)
             place.set_title(f"{method}, {message}\nerror {errors.mean():.2f}", fontsize="medium")
-    canvas.suptitle(
-        "Drawings of clients (above) and what a server reads out of their messages (below): support, query of each"
-    )
+    title = "Drawings of clients (above) and what a server reads out of their messages (below)"
+    canvas.suptitle(f"{title}\nSupport and query of one task of each client; of two tasks, either may come back first")
     return canvas
 
 
