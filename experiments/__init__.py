@@ -13,6 +13,8 @@ NAMES = (
     "gradient-error",
     "estimator-variance",
     "leakage",
+    "leakage-images",
+    "protection",
     "a-star",
     "a-star-omniglot",
     "many-steps",

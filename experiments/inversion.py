@@ -99,13 +99,13 @@ def error(guess: Episode, truth: Episode, tasks: Tasks) -> float:
     scale = scale_of(tasks)
     parts = [np.concatenate([np.asarray(data.x), np.asarray(data.y)], axis=-1) for data in (*guess, *truth)]
     support, query, true_support, true_query = (part / scale for part in parts)
-    pair = lambda a, b: _matched(np.square(a[:, None] - b[None]).mean(axis=-1))
+    pair = lambda a, b: matched(np.square(a[:, None] - b[None]).mean(axis=-1))
     costs = [[(pair(support[i], true_support[j]) + pair(query[i], true_query[j])) / 2 for j in range(len(support))]
              for i in range(len(support))]  # fmt: skip
-    return float(np.sqrt(_matched(np.array(costs))))
+    return float(np.sqrt(matched(np.array(costs))))
 
 
-def _matched(costs: np.ndarray) -> float:
+def matched(costs: np.ndarray) -> float:
     return float(costs[linear_sum_assignment(costs)].mean())
 
 

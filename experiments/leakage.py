@@ -38,8 +38,8 @@ class Settings:
     """Of priors and of clients."""
     methods: tuple[str, ...] = ("maml", "gem-bml+", "gem-bml")
     """Whose statistics are sent."""
-    clients: int = 2
-    """Attacked, for each seed."""
+    clients: int = 8
+    """Attacked, for each seed; each has a prior of its own."""
     points: int = 2
     """Of the support and of the query of every task."""
     hidden: tuple[int, ...] = (20, 20)
@@ -72,7 +72,7 @@ def learner_of(settings: Settings, name: str, steps: int) -> MetaLearner:
     return meta_learner(method, likelihoods.gaussian(model.apply, temperature=method.temperature), model=model)
 
 
-def start_of(settings: Settings, learner: MetaLearner, seed: int) -> State:
+def start_of(settings: Settings, learner: MetaLearner, seed: Any) -> State:
     """Before training, when a prior knows least and tasks move it most."""
     model = mlp((1, *settings.hidden, 1), init="glorot", activation=jnp.tanh)
     key_prior, key_model = jax.random.split(jax.random.key(seed))
@@ -103,15 +103,15 @@ def _attacks(settings: Settings, what: str, name: str, size: str) -> study.Resul
     tasks, learner = _tasks(settings), learner_of(settings, name, steps)
     errors, misfits = [], []
 
-    @jax.jit
-    def guess(state, seen, starts):
+    def guess(state, seen, start):
         told = _as_told(message(learner, state), noise)
-        one = lambda seen, start: attack(told, state, seen, start, settings.iterations, noisy=noise is not None)
-        return jax.vmap(jax.vmap(one, in_axes=(None, 0)))(seen, starts)
+        return attack(told, state, seen, start, settings.iterations, noisy=noise is not None)
 
-    find = jax.jit(lambda state, truths: jax.vmap(lambda episodes: sent(learner, state, episodes))(truths))
+    guess = jax.jit(jax.vmap(jax.vmap(guess, in_axes=(None, None, 0))))
+    find = jax.jit(jax.vmap(lambda state, episodes: sent(learner, state, episodes)))
+    begin = jax.jit(jax.vmap(lambda number: start_of(settings, learner, number)))
     for seed in settings.seeds:
-        state = start_of(settings, learner, seed)
+        state = begin(1000 * seed + jnp.arange(settings.clients))
         truths, starts = _drawn(settings, tasks, seed, count)
         found = find(state, truths)
         seen = jnp.stack([_seen(_at(found, i), noise, 100 * seed + i) for i in range(settings.clients)])
@@ -162,7 +162,7 @@ def _guesses(settings: Settings, count: int) -> study.Results:
 
 
 def _rows(setting: str, method: str, errors: np.ndarray, more: dict[str, Any], name: str) -> study.Results:
-    mean, ci95 = study.mean_and_ci(errors)
+    mean, ci95 = study.mean_and_ci(errors.ravel())  # clients of equal standing, each with data and a prior of its own
     rows = [study.row(setting=setting, method=method, metric="error", mean=mean, ci95=ci95)]
     if more:
         rows.append(

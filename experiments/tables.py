@@ -4,8 +4,10 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from experiments import leakage_report, page_report, study
+from experiments import federated, leakage_images_report, leakage_report, page_report, protection, study
 from experiments.report import layout, markdown, section
+from metaprior import estimates
+from metaprior.cli.plan import short
 
 Load = Callable[[str], dict[str, Any]]  # name of a results file -> what it holds
 SHOWN = tuple(f"{word} after 10" for word in ("MSE", "NLL", "CRPS", "coverage near", "coverage far"))
@@ -56,6 +58,37 @@ def leakage(load: Load) -> str:
     return "\n\n".join([leakage_report.compact(results), markdown.origin(section.origin(results["rows"]))])
 
 
+def leakage_images(load: Load) -> str:
+    """The same for drawings."""
+    results = load("leakage-images")
+    return "\n\n".join([leakage_images_report.compact(results), markdown.origin(section.origin(results["rows"]))])
+
+
+def plan(load: Load) -> str:
+    """What many devices and phones would take."""
+    results = load("bench-plan")
+    found: dict[str, dict[str, float]] = {}
+    for row in results["rows"]:
+        found.setdefault(row["method"], {})[row["metric"]] = row["mean"]
+    head = ("who", "tasks a step", "each sends", "all send", "communication", "a step in all", "tasks / s")
+    lines = [head, ("---", *("---:" for _ in head[1:]))]
+    for who, of in found.items():
+        sizes = (estimates.size(round(of[name])) for name in ("sent", "in_all"))
+        times = (short(of[name]) for name in ("communication", "seconds"))
+        lines.append((who, f"{of['tasks']:,.0f}", *sizes, *times, f"{of['tasks_per_second']:,.0f}"))
+    table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return "\n\n".join([table, markdown.origin(section.origin(results["rows"]))])
+
+
+def told(name: str, remarks: Callable[[dict[str, Any]], list[str]]) -> Callable[[Load], str]:
+    """All rows of a study, with what it says of them."""
+
+    def block(load: Load) -> str:
+        return f"{whole(name)(load)}\n\n" + "\n".join(f"- {line}" for line in remarks(load(name)))
+
+    return block
+
+
 # Name of a block -> what stands in it, made from as many results files as it needs.
 TABLES: Mapping[str, Callable[[Load], str]] = {
     "sinusoids": sinusoids,
@@ -63,20 +96,25 @@ TABLES: Mapping[str, Callable[[Load], str]] = {
     "births": whole("fertility"),
     "mixed-model": whole("mixed-model"),
     "leakage": leakage,
-    "federated": whole("federated"),
     "memory": whole("bench-memory"),
     "rates": rates,
     "page": shipped,
     "latency": whole("bench-page"),
+    "leakage-images": leakage_images,
+    "protection": told("protection", protection.remarks),
+    "federated": told("federated", federated.remarks),
+    "plan": plan,
+    "scaling": whole("bench-scaling"),
 }
 PAGES = {
     "README.md": ("sinusoids", "speed"),
     "docs/tables.md": ("births",),
     "docs/choosing-a-family.md": ("mixed-model",),
-    "docs/federated.md": ("leakage", "federated"),
     "docs/choosing.md": ("memory",),
     "docs/tuning.md": ("rates",),
     "docs/page.md": ("page", "latency"),
+    "docs/federated.md": ("leakage", "leakage-images", "protection", "federated"),
+    "docs/scale.md": ("plan", "scaling"),
 }
 
 

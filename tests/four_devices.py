@@ -34,7 +34,7 @@ CASES = {
 
 def made(settings):
     setup = assemble(Settings(**{"hidden": (8, 8), **settings}, decay=False, seed=3))
-    if setup.rl is None:
+    if setup.rl is None and setup.learner.method.posterior != "last-layer":  # whose head is apart from its network
         setup = smooth(setup)
     return setup, initial_state(setup), setup.learner.method.meta_batch
 
@@ -107,6 +107,25 @@ def case(name):
     }
 
 
+def row(name):
+    """Of a row of the table, for curves ("row:maml") or for agents ("row:rl/maml"): where a few meta-steps lead."""
+    table, _, method = name.rpartition("/")
+    setup, state, meta_batch = made((SMALL_RL if table else dict(meta_batch=6)) | dict(method=method))
+    steps = 1 if table else 3
+    mesh, pieces = parallel.task_mesh(), (setup.learner, setup.tasks.sample, meta_batch)
+    alone, _ = jax.jit(meta.trainer(*pieces), static_argnums=1)(state, steps)
+    program = jax.jit(parallel.trainer(*pieces, mesh), static_argnums=1)
+    spread, _ = parallel.here(program(parallel.everywhere(mesh, state), steps))
+    found = {"moved": moved(alone, state), "difference": difference(spread, alone)}
+    try:
+        layout = layers.layout(setup.learner, state, mesh)
+    except ValueError:  # not independent from layer to layer
+        return found
+    program = jax.jit(layers.trainer(*pieces, mesh, layout), static_argnums=1)
+    parts, _ = program(layers.split(layout, mesh, state), steps)
+    return found | {"by_layer": difference(layers.joined(layout, mesh, parts), alone)}
+
+
 def by_layer(name):
     setup, state, meta_batch = made(CASES[name])
     mesh = parallel.task_mesh()
@@ -155,9 +174,10 @@ def draws():
 
 def main(names):
     found = {}
+    kinds = {"draws": lambda of: draws(), "by-layer": by_layer, "row": row}
     for name in names:
         kind, _, of = name.partition(":")
-        found[name] = draws() if kind == "draws" else by_layer(of) if kind == "by-layer" else case(name)
+        found[name] = kinds[kind](of) if kind in kinds else case(name)
     print(json.dumps(found))
 
 

@@ -17,6 +17,13 @@ def test_the_medians_are_compared():
     assert scaling.ratios(FOUND) == {f"× {ALONE}": pytest.approx(2.0), f"× {APART}": pytest.approx(1.1)}
 
 
+def test_twice_the_processes_with_twice_the_tasks_take_about_as_long():
+    """From the results: Conv4, on as many cores; within a quarter."""
+    rows = study.load("bench-scaling")["rows"]
+    (ratio,) = [row["mean"] for row in rows if row["metric"] == f"× {ALONE}"]
+    assert "conv4" in rows[0]["setting"] and rows[0]["setting"].endswith("2 processes") and ratio < 1.25
+
+
 def test_the_command_shows_and_writes(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(scaling, "measure", lambda work, count: FOUND)
     monkeypatch.setattr(os, "getloadavg", lambda: (1.5, 0.0, 0.0))

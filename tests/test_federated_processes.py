@@ -12,9 +12,11 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from PIL import Image
 
+import metaprior
 from metaprior import runs, training
-from metaprior.federated import holders, server
+from metaprior.federated import holders, server, tables
 from metaprior.federated.launch import free_port
 from metaprior.federated.requests import answerer
 from metaprior.meta import task_keys
@@ -44,8 +46,11 @@ def serve(folder, port, *flags, iterations=4, secure=("--insecure",)):
 
 
 def client(port, number, *, host="127.0.0.1", secure=("--insecure",), retries=300, before=()):
-    flags = ["--server", f"{host}:{port}", "--client", number, "--clients", 2, "--retries", retries]
-    return start("client", *flags, *secure, before=before)
+    return client_of(port, "--client", number, "--clients", 2, host=host, secure=secure, retries=retries, before=before)
+
+
+def client_of(port, *tasks, host="127.0.0.1", secure=("--insecure",), retries=300, before=()):
+    return start("client", "--server", f"{host}:{port}", "--retries", retries, *tasks, *secure, before=before)
 
 
 @contextlib.contextmanager
@@ -101,15 +106,16 @@ def assert_same_prior(folder, setup):
 
 
 def test_two_real_clients_learn_what_one_machine_does_and_leave_nothing_running(tmp_path):
-    setup, port, folder = assemble(replace(SETTINGS, iterations=2)), free_port(), tmp_path / "run"
-    serving = serve(folder, port, "--quorum", 2, "--deadline", 60, iterations=2)
+    """One round, which takes most of a minute; more of them are in the slow tests."""
+    setup, port, folder = assemble(replace(SETTINGS, iterations=1)), free_port(), tmp_path / "run"
+    serving = serve(folder, port, "--quorum", 2, "--deadline", 60, iterations=1)
     with all_ended(serving, client(port, 0), client(port, 1)):
         told, _ = serving.communicate(timeout=120)
     assert serving.returncode == 0, told
     state = assert_same_prior(folder, setup)
-    assert query_nll(setup, state) < 0.95 * query_nll(setup, training.initial_state(setup))
+    assert query_nll(setup, state) < query_nll(setup, training.initial_state(setup))
     records = runs.read_metrics(runs.open_run(folder))
-    assert [row["round"] for row in records] == [1, 2] and all(row["tasks"] == 16 for row in records)
+    assert [row["round"] for row in records] == [1] and all(row["tasks"] == 16 for row in records)
     assert_nothing_left(port, folder)
 
 
@@ -190,6 +196,54 @@ def test_beside_a_killed_client_the_rounds_go_on(tmp_path):
     assert all(row["stepped"] for row in rows()) and len(rows()) == 8
     # Asked once more perhaps, and missing then; in the last rounds the other is alone.
     assert all(len(row["replied"]) == 1 for row in rows()[-2:]), rows()
+    assert_nothing_left(port, folder)
+
+
+def pictures(folder):
+    for shade in range(3):
+        (folder / f"class-{shade}").mkdir(parents=True)
+        for number in range(3):
+            Image.new("RGB", (84, 84), (40 + 60 * shade, 20 * number, 90)).save(
+                folder / f"class-{shade}" / f"{number}.png"
+            )
+    settings = Settings(
+        "images", "gem-bml+last-layer", ways=2, shots=1, queries=2, filters=2, meta_batch=3, iterations=2
+    )
+    words = "images --method gem-bml+last-layer --ways 2 --shots 1 --queries 2 --filters 2 --meta-batch 3".split()
+    setup = assemble(settings)
+    return setup, words, ["--images", folder], holders.own_images(setup, folder, name="anna")
+
+
+def rows_of_two_inputs(folder):
+    draw = np.random.default_rng(0)
+    lines = [f"{who},{x1!r},{x2!r},{x1 - x2!r}" for who in "abc" for x1, x2 in draw.normal(size=(9, 2)).tolist()]
+    folder.mkdir()
+    (folder / "t.csv").write_text("patient,age,dose,pulse\n" + "\n".join(lines) + "\n")
+    names = {"inputs": ("age", "dose"), "outputs": ("pulse",)}
+    settings = Settings("tables", shots=4, queries=3, hidden=(6,), rate=1e-3, iterations=2, **names)
+    words = "tables --inputs age dose --outputs pulse --shots 4 --queries 3 --hidden 6 --rate 0.001".split()
+    flags = ["--table", folder / "t.csv", *"--group-column patient --x-column age dose --y-column pulse".split()]
+    groups = tables.read_groups(folder / "t.csv", group="patient", x=["age", "dose"], y=["pulse"])
+    return (setup := assemble(settings)), words, flags, tables.grouped(setup, groups, name="anna")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("make", [pictures, rows_of_two_inputs])
+def test_a_client_learns_from_data_of_its_own_as_in_this_process(tmp_path, make):
+    setup, words, flags, holder = make(tmp_path / "mine")
+    port, folder = free_port(), tmp_path / "run"
+    rounds = ["--iterations", 2, "--port", port, "--out", folder, "--quorum", 1, "--deadline", 60, "--insecure"]
+    serving = start("server", *words, *rounds)
+    with all_ended(serving, client_of(port, *flags, "--name", "anna")):
+        told, _ = serving.communicate(timeout=240)
+    assert serving.returncode == 0, told
+    run = training.create_run(setup, tmp_path / "here", resume=False)
+    here = server.simulated(server.taken_up(setup, run, server.Rules())[0], {"anna": answerer(setup, holder)})
+    runs.release(run)
+    _, state, _ = training.open_state(folder)
+    for ours, theirs in zip(jax.tree.leaves(state.prior), jax.tree.leaves(here.state.prior), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-9)
+    assert len(metaprior.load(folder).trained.notes) == 1  # nothing here to calibrate on
     assert_nothing_left(port, folder)
 
 

@@ -15,6 +15,8 @@ from jax.sharding import Mesh
 
 from metaprior import layers, parallel
 from metaprior.cli import main
+from metaprior.methods import METHODS
+from metaprior.rl import rows
 from metaprior.settings import Settings, assemble
 from metaprior.training import initial_state
 
@@ -93,6 +95,22 @@ def test_a_trust_region_is_the_same_around_tasks_of_four_devices():
     found = on_four_devices("rl-trpo", x64=True)["rl-trpo"]
     assert found["moved"] > 1e-3 and found["difference"] < 1e-5 * found["moved"]
     assert found["collectives"]["loops"]["all-gather"] == 0
+
+
+ALL = [f"row:{method.name}" for method in METHODS] + [f"row:rl/{name}" for name in rows.ROWS]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("some", [ALL[i::4] for i in range(4)], ids=" ".join)
+def test_every_row_of_the_table_goes_over_devices_unchanged(some):
+    """Curves and agents; and by layer, wherever priors are independent from weight to weight, which few are not."""
+    found = on_four_devices(*some, x64=True)
+    for name in some:
+        # A meta-step is as long as the rates are, and rollouts and trust regions pass rounding on.
+        assert found[name]["moved"] > 1e-5, name
+        bound = 1e-5 * found[name]["moved"] if "rl/" in name else 1e-10
+        assert found[name]["difference"] < bound and found[name].get("by_layer", 0.0) < bound, (name, found[name])
+    assert sum("by_layer" in found[name] for name in some) > len(some) // 3
 
 
 def test_by_layer_the_result_is_the_same(found):

@@ -129,3 +129,16 @@ def test_a_meta_step_is_timed_here_unless_it_is_given(capsys):
 def test_what_cannot_be_planned_is_refused(argv, words, capsys):
     assert main(["plan", *argv]) == 2
     assert words in capsys.readouterr().err
+
+
+def test_the_plan_of_the_docs_follows_from_what_was_measured():
+    """Its rows, made again from the numbers that are saved beside them; and the measured one is that of the bench of images."""
+    kept = study.load("bench-plan")
+    chosen = kept["settings"]
+    one, network, phones = Measured(**chosen["measured"]), Network(**chosen["network"]), Phones(**chosen["phones"])
+    made = {row.who: row for row in plans.plan(one, network, phones)}
+    assert set(made) == {"1 device", "8 devices", "64 devices", "512 devices", "10,000 phones"}
+    for row in kept["rows"]:
+        assert row["mean"] == pytest.approx(float(getattr(made[row["method"]], row["metric"])))
+    times = [row["mean"] for row in study.load("bench-images")["rows"] if row["metric"] == "ms of an iteration"]
+    assert any(one.seconds == pytest.approx(time / 1e3) for time in times)

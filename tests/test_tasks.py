@@ -14,7 +14,8 @@ from metaprior import tasks
 from metaprior.tasks.linear import Truth, affine, exact_posterior, linear, log_conditional_evidence, log_evidence
 from metaprior.tasks.sinusoid import SETTINGS, Ranges, sinusoid
 
-CURVES = [name for name in tasks.TASKS if name not in tasks.IMAGE_SETS]  # images: see test_tasks_images
+# Of images see test_tasks_images, of rows test_tasks_tables.
+CURVES = [name for name in tasks.TASKS if name not in (*tasks.IMAGE_SETS, tasks.OWN_ROWS)]
 NUM_TASKS = 3000
 SINUSOIDS = list(SETTINGS)
 Pair = tuple[Any, Any]  # a mean and a covariance, or features and targets

@@ -1,6 +1,6 @@
 """A learned prior in the hand: load a run, adapt to a few points or pictures, predict. Three lines."""
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,10 +11,13 @@ from jaxtyping import Float
 from numpy.typing import ArrayLike
 
 from metaprior import labelled, published
+from metaprior.evaluation import calibrate_steps
 from metaprior.policies import is_policy
 from metaprior.predict import Calibration, Predictive, default_predictor, predict
 from metaprior.runs import versions
 from metaprior.settings import as_dict, assemble, from_dict
+from metaprior.tasks.tables import NAME as OWN_ROWS
+from metaprior.tasks.tables import padded
 from metaprior.training import TEST_STEPS, Trained, initial_state, open_trained
 from metaprior.types import Data, Dist
 
@@ -88,6 +91,23 @@ class Learned(NamedTuple):
         return (
             f"calibrated for up to {known} steps: after {steps} steps, how sure answers are is taken from step {known}"
         )
+
+    def calibrated(
+        self, groups: Mapping[str, ArrayLike], *, steps: int = TEST_STEPS, num_tasks: int = 100
+    ) -> "Learned":
+        """The same prior, with noise and widths fitted on groups of rows that it has not learned from.
+
+        Args:
+            groups: rows of each, as inputs and then outputs; those with fewer than a support and a query need are left out.
+            steps: of adaptation, up to which predictions are asked for.
+            num_tasks: that are drawn from the groups.
+        """
+        trained = self.trained
+        if trained.setup.tasks.name != OWN_ROWS:
+            raise ValueError(f"{trained.setup.tasks.name} tasks are calibrated by themselves: groups are for tables")
+        _, *pool = padded(trained.setup.tasks, {name: np.asarray(rows, float) for name, rows in groups.items()})
+        fitted = calibrate_steps(trained.setup, trained.state, steps=steps, num_tasks=num_tasks, pool=tuple(pool))
+        return Learned(trained._replace(calibration=fitted, notes=[]))
 
     def save(self, folder: str | Path) -> Path:
         """Publish: safetensors, JSON and a model card in a new folder, which `metaprior.load` reads back."""

@@ -25,13 +25,14 @@ from metaprior.rl.environment import Environment
 from metaprior.rl.named import ENVIRONMENTS, environment_called
 from metaprior.rl.policy import gaussian_policy
 from metaprior.rl.setup import RLSetup, rl_setup
-from metaprior.tasks import IMAGE_SETS, TASKS, Tasks
+from metaprior.tasks import IMAGE_SETS, OWN_ROWS, TASKS, Tasks
 from metaprior.tasks import get as get_tasks
 from metaprior.tasks.images import with_targets
 from metaprior.types import Likelihood
 
 IMAGES_ONLY = ("ways", "train_ways", "data_dir", "network", "filters", "pooling", "precision", "head", "augmented")
 ROLLOUTS_ONLY = ("rollouts", "acting", "horizon")
+ROWS_ONLY = ("inputs", "outputs")
 TASK_SETS = (*TASKS, *ENVIRONMENTS)
 
 
@@ -107,6 +108,10 @@ class Settings:
     """Of an agent: which weights act, the posterior's mean, or one sample of it, held for a batch of rollouts."""
     horizon: int | None = None
     """Of an agent: steps of a trajectory."""
+    inputs: tuple[str, ...] | None = None
+    """Of tables: the columns that are inputs."""
+    outputs: tuple[str, ...] | None = None
+    """Of tables: the columns that are to be predicted."""
 
     def __post_init__(self):
         """Refuse numbers that cannot be, before anything is built."""
@@ -124,6 +129,8 @@ class Settings:
             raise ValueError(
                 f"nobody acts in {self.tasks} tasks: leave out {given}, or choose tasks that begin with rl-"
             )
+        if given := self._given(ROWS_ONLY, unless=(OWN_ROWS,)):
+            raise ValueError(f"{self.tasks} tasks have no columns with names: leave out {given}")
         if given := self._given(("shots",), unless=TASKS):
             raise ValueError(f"{self.tasks} tasks have no support points: say how many --rollouts, instead of {given}")
 
@@ -250,7 +257,7 @@ def _acting(settings: Settings, method: methods.Method, other: Environment | Non
 
 def tasks_of(settings: Settings, eval_queries: int | None = None) -> Tasks:
     """The task set, with the sizes that the settings give."""
-    names = ("shots", "queries", "ways", "train_ways", "data_dir", "augmented")
+    names = ("shots", "queries", "ways", "train_ways", "data_dir", "augmented", *ROWS_ONLY)
     given: dict[str, Any] = {} if eval_queries is None else {"eval_queries": eval_queries}
     given |= {name: value for name in names if (value := getattr(settings, name)) is not None and value is not False}
     return get_tasks(settings.tasks, **given)
@@ -313,9 +320,10 @@ def network(settings: Settings, tasks: Tasks, *, exact_head: bool, once: bool = 
 
 
 def as_dict(settings: Settings) -> dict[str, Any]:
-    """For JSON. Words for agents are left out where there is none: what was kept before there were any stays what it is."""
+    """For JSON. Words for agents and tables are left out where there is none: what was kept before them stays what it is."""
     values = dataclasses.asdict(settings)
-    return {name: value for name, value in values.items() if name not in ROLLOUTS_ONLY or value is not None}
+    later = (*ROLLOUTS_ONLY, *ROWS_ONLY)
+    return {name: value for name, value in values.items() if name not in later or value is not None}
 
 
 def from_dict(values: dict[str, Any]) -> Settings:
@@ -325,5 +333,9 @@ def from_dict(values: dict[str, Any]) -> Settings:
     if unknown:
         raise ValueError(f"settings hold names this version does not know: {', '.join(unknown)}")
     folder = values.get("data_dir")
-    kept = {"hidden": tuple(values.get("hidden", (40, 40))), "data_dir": None if folder is None else Path(folder)}
+    kept: dict[str, Any] = {
+        "hidden": tuple(values.get("hidden", (40, 40))),
+        "data_dir": None if folder is None else Path(folder),
+    }
+    kept |= {name: tuple(values[name]) for name in ROWS_ONLY if values.get(name) is not None}
     return Settings(**{**values, **kept})

@@ -25,6 +25,10 @@ from metaprior.types import Episode
 
 TEST_STEPS = 10
 CALIBRATION_FILE = "calibration.json"
+UNFITTED = (
+    "bands mean nothing yet: fit noise and widths on groups of rows of yours, metaprior.load(folder).calibrated(groups)"
+)
+UNFITTED_CLASSES = "probabilities are not calibrated: clients have the images, and there are none here to fit them on"
 INDUCTIVE_FILE = "calibration-inductive.json"  # of images: for each answered by itself
 
 
@@ -189,6 +193,9 @@ def open_trained(folder: str | Path, *, steps: int = TEST_STEPS) -> Trained:
     setup, state, notes = open_state(folder)
     run = runs.open_run(folder)
     calibration = load_calibration(run, int(state.iteration))
+    if setup.tasks.elsewhere and calibration is None:
+        said = UNFITTED if setup.tasks.shape is None else UNFITTED_CLASSES
+        return Trained(setup, state, _unfitted(steps), [*notes, said])
     if calibration is None or calibration.log_noise.shape[0] <= steps:
         try:
             calibration = calibrate_steps(setup, state, steps=max(steps, TEST_STEPS))
@@ -198,6 +205,11 @@ def open_trained(folder: str | Path, *, steps: int = TEST_STEPS) -> Trained:
             ) from None
     inductive = load_calibration(run, int(state.iteration), name=INDUCTIVE_FILE)
     return Trained(setup, state, calibration, notes, inductive)
+
+
+def _unfitted(steps: int) -> Calibration:
+    """Widths as they were learned, and noise of one."""
+    return Calibration(*(jnp.full(max(steps, TEST_STEPS) + 1, value) for value in (0.0, 0.0, 0.0, 0.0, 1.0)))
 
 
 def finish(setup: Setup, run: runs.Run, state: State) -> Calibration:
@@ -213,7 +225,7 @@ def finish(setup: Setup, run: runs.Run, state: State) -> Calibration:
 
 def create_run(setup: Setup, folder: str | Path, *, resume: bool) -> runs.Run:
     """The run folder for these settings. Those that would diverge are refused before there is a folder."""
-    if not resume:
+    if not resume and not setup.tasks.elsewhere:
         require_stable(setup, initial_state(setup))
     return runs.create(folder, as_dict(setup.settings), resume=resume)
 

@@ -131,6 +131,8 @@ def _run(asked: Train, argv: list[str], *, many: bool) -> int:
     if not asked.resume:
         require_used(asked.settings.checked())
     setup = assemble(asked.settings.checked())
+    if setup.tasks.elsewhere:
+        setup.tasks.pool("train")  # says so, before there is a folder
     if asked.estimate:
         if mesh is not None:
             raise ValueError("--estimate is for one device: leave out --devices and --coordinator")

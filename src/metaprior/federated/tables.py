@@ -7,15 +7,12 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float
 
 from metaprior.federated.holders import Holder, number_of
 from metaprior.federated.steps import Held
 from metaprior.meta import numbered_keys
 from metaprior.settings import Setup
-from metaprior.types import Data, Episode
-
-Points = Float[np.ndarray, "N columns"]  # inputs and then outputs of each
+from metaprior.tasks.tables import Points, padded, rows
 
 
 def grouped(setup: Setup, groups: Mapping[str, Points], *, name: str = "") -> Holder:
@@ -27,35 +24,17 @@ def grouped(setup: Setup, groups: Mapping[str, Points], *, name: str = "") -> Ho
         name: of the client, so that its groups are not taken for those of another.
     """
     tasks = setup.tasks
-    columns = next((points.shape[1] for points in groups.values()), 0)
-    if tasks.shape is not None or columns != tasks.inputs + tasks.outputs:
-        raise ValueError(
-            f"{tasks.name} tasks have {'images' if tasks.shape else f'{tasks.inputs} inputs and {tasks.outputs} outputs'}, and "
-            f"these rows {columns} numbers: name as many columns as the server's tasks have"
-        )
-    needed = tasks.shots + tasks.queries
-    large = {group: np.asarray(points) for group, points in sorted(groups.items()) if len(points) >= needed}
-    if not large:
-        raise ValueError(
-            f"no group has the {needed} points that {tasks.shots} shots and {tasks.queries} queries need: "
-            "ask the server for fewer --shots or --queries"
-        )
-    numbers = jnp.asarray([number_of(name, group) for group in large], jnp.int32)
-    counts = jnp.asarray([len(points) for points in large.values()])
-    most = int(counts.max())
-    padded = jnp.asarray(np.stack([np.pad(p, ((0, most - len(p)), (0, 0))) for p in large.values()]), float)
+    names, points, counts = padded(tasks, groups)
+    numbers = jnp.asarray([number_of(name, group) for group in names], jnp.int32)
 
     def episode(key, points, count):
-        order = jnp.argsort(jnp.where(jnp.arange(most) < count, jax.random.uniform(key, (most,)), jnp.inf))
-        chosen = points[order[:needed]]
-        part = lambda rows: Data(chosen[rows, : tasks.inputs], chosen[rows, tasks.inputs :])
-        return Episode(part(slice(None, tasks.shots)), part(slice(tasks.shots, None)))
+        return rows(key, points, count, inputs=tasks.inputs, shots=tasks.shots, queries=tasks.queries)
 
-    def held(key, numbers, padded, counts):
-        return Held(numbers, jax.vmap(episode)(numbered_keys(key, numbers), padded, counts))
+    def held(key, numbers, points, counts):
+        return Held(numbers, jax.vmap(episode)(numbered_keys(key, numbers), points, counts))
 
-    left_out = tuple(sorted(set(groups) - set(large)))
-    return Holder(f"{len(large)} groups of points", held, (numbers, padded, counts), left_out)
+    left_out = tuple(sorted(set(groups) - set(names)))
+    return Holder(f"{len(names)} groups of points", held, (numbers, points, counts), left_out)
 
 
 def read_groups(path: Path, *, group: str | None, x: Sequence[str], y: Sequence[str]) -> dict[str, Points]:

@@ -10,8 +10,23 @@ from metaprior.tasks.image_sets import IMAGE_SETS, image_set
 from metaprior.tasks.linear import linear
 from metaprior.tasks.mixture import mixture
 from metaprior.tasks.sinusoid import SETTINGS, sinusoid
+from metaprior.tasks.tables import NAME as OWN_ROWS
+from metaprior.tasks.tables import tables
 
-__all__ = ["IMAGE_SETS", "TASKS", "Curve", "Tasks", "get", "image_set", "linear", "mixture", "regression", "sinusoid"]
+__all__ = [
+    "IMAGE_SETS",
+    "OWN_ROWS",
+    "TASKS",
+    "Curve",
+    "Tasks",
+    "get",
+    "image_set",
+    "linear",
+    "mixture",
+    "regression",
+    "sinusoid",
+    "tables",
+]
 
 TASKS: dict[str, Callable[..., Tasks]] = {
     **{name: partial(sinusoid, name) for name in SETTINGS},
@@ -20,6 +35,7 @@ TASKS: dict[str, Callable[..., Tasks]] = {
     "parabolas": partial(mixture, "parabolas", kinds=("parabolas",)),
     "linear": linear,
     **{name: partial(image_set, name) for name in IMAGE_SETS},
+    OWN_ROWS: tables,
 }
 
 

@@ -37,6 +37,7 @@ class Tasks(NamedTuple):
         lambda split: ()
     )  # split -> their names, where tasks are made of classes
     train_ways: int | None = None  # classes of a task to learn from, where they are not as many as `outputs`
+    elsewhere: bool = False  # whether the data are not here: others have them, and `pool` refuses
     turns: bool = False  # whether all images of a task, turned by 90°, are a task that is as likely
 
     @property

@@ -68,6 +68,7 @@ def image_set(
         shots=shots,
         queries=known.queries if queries is None else queries,
         eval_queries=eval_queries,
+        elsewhere=name == OWN and data_dir is None,
     )
 
 

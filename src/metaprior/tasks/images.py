@@ -45,6 +45,7 @@ def image_tasks(
     shots: int = 1,
     queries: int = 1,
     eval_queries: int = 15,
+    elsewhere: bool = False,
 ) -> Tasks:
     """Tasks of `ways` classes from a set of images.
 
@@ -59,6 +60,7 @@ def image_tasks(
         shots: support images of each class.
         queries: query images of each class in training.
         eval_queries: query images of each class in evaluation.
+        elsewhere: whether there are none here: clients have them.
     """
     check_sizes(shots=shots, queries=queries, eval_queries=eval_queries)
     learned_ways = ways if train_ways is None else train_ways
@@ -110,6 +112,7 @@ def image_tasks(
         pool=pool,
         classes=lambda split: getattr(image_set(), split).classes,
         turns=look.characters,
+        elsewhere=elsewhere,
     )
 
 
