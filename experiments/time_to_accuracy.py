@@ -112,6 +112,9 @@ def figure(results: study.Results) -> Figure:
     goal = results["settings"]["goal"]
     axes.axhline(100 - goal, color="0.7", linewidth=1)
     axes.set(xlabel="seconds of training", ylabel="error on validation classes, %", xscale="log", yscale="log")
+    for axis in (axes.xaxis, axes.yaxis):  # 5, not 5 × 10⁰
+        axis.set_major_formatter(lambda value, _: f"{value:g}")
+        axis.set_minor_formatter(lambda value, _: f"{value:g}" if f"{value:e}"[0] in "25" else "")
     axes.grid(color="0.92")
     axes.legend(frameon=False, fontsize="small")
     axes.spines[["top", "right"]].set_visible(False)
