@@ -98,6 +98,7 @@ def test_convolutions_of_one_task_after_another_are_the_same_and_are_never_group
     assert not grouped("apart")
 
 
+@pytest.mark.slow
 def test_gradient_em_takes_the_same_steps_with_convolutions_apart(monkeypatch):
     """As a card does them; MAML, which differentiates steps, keeps to patches there."""
     expected = one_step("gem-bml+"), one_step("gem-bml+last-layer")

@@ -54,6 +54,7 @@ def test_too_few_classes_are_refused_in_words(folder):
         load_own(folder, **SIZE)
 
 
+@pytest.mark.slow
 def test_a_prior_is_learned_from_a_folder_on_the_command_line(folder, tmp_path, capsys):
     flags = [
         "--ways",

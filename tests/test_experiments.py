@@ -25,6 +25,7 @@ RL = ("rl-navigation", "rl-cheetah-velocity", "rl-cheetah-direction")  # see tes
 LONG = ("sinusoid-challenging", "multi-modal", "matrix", "inner-steps", "federated")
 # By tests of their own: see test_study_linear, test_study_curves, test_study_memory and test_docs_tables.
 LONG += ("gradient-error", "estimator-variance", "a-star", "many-steps", "compute-memory", "mixed-model")
+LONG += ("leakage-images", "estimator-defaults", "search")  # by leakage, fertility and the image search
 # One method is enough to see a study run; what the others train is trained by the slow ones.
 FEWER = {"sinusoid-default": {"methods": ("gem-bml+last-layer",)}}
 SMOKE = [

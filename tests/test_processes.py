@@ -109,6 +109,7 @@ def alone(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_two_processes_end_where_one_does_and_only_the_first_writes_and_shows(alone, tmp_path):
     folder, other = tmp_path / "run", tmp_path / "other"
     # What the second is given does not count: it computes what the first is asked for.

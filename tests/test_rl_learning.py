@@ -118,6 +118,7 @@ def trained(name, iterations, *, watch_every=1, **changes):
     return *train(start, iterations), lambda state: train(state, 1)[0]
 
 
+@pytest.mark.slow
 def test_chunks_and_watching_do_not_matter():
     """Two iterations at once are one and one; what nobody looks at needs no rollouts, and changes nothing."""
     one, watched, go_on = trained("gem-bml+", 1, **POINT)

@@ -45,6 +45,7 @@ def test_knowing_nothing_costs_about_a_standard_deviation():
     assert error(middle, truth, TASKS) == pytest.approx(1.0, abs=0.1)
 
 
+@pytest.mark.slow
 def test_an_attack_that_begins_near_the_data_ends_at_them():
     wide = Settings(hidden=(20,), points=2)
     learner = learner_of(wide, "gem-bml+", 1)

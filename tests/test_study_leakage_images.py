@@ -37,6 +37,7 @@ def test_what_is_inverted_is_what_is_sent(name):
     np.testing.assert_allclose(found, seen, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_one_image_of_support_and_one_of_query_are_given_away_at_once():
     """After one step, where the second stage sees the query alone: both images, without any search."""
     model, method = leakage.model_of(SMALL), leakage.learner_of(SMALL, "gem-bml+", 1).method

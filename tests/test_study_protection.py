@@ -30,6 +30,7 @@ def test_what_is_summed_is_what_protected_clients_send(noise):
     assert found.kept == 4
 
 
+@pytest.mark.slow
 def test_without_protection_a_round_is_that_of_one_machine():
     settings = protection.Settings(hidden=(5,), rounds=3)
     state = protection.trainer(settings, 4)(0, 0.0, math.inf, 0.01)

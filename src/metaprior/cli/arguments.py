@@ -64,11 +64,22 @@ def _registry() -> ConstructorRegistry:
     return registry
 
 
+_WORDS = PrimitiveConstructorSpec(
+    nargs="*",
+    metavar="STR ...",
+    instance_from_str=lambda words: None if list(words) == [AUTO] else tuple(words),
+    is_instance=lambda value: value is None or isinstance(value, tuple),
+    str_from_instance=lambda value: [AUTO] if value is None else list(value),
+)
+
+
 def _optional(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec | None:
     """`int | None` is an INT that may be `auto`, not a choice between a number and the word None."""
     if typing.get_origin(info.type) not in (types.UnionType, typing.Union):
         return None
     kind, *others = typing.get_args(info.type)
+    if others == [type(None)] and kind == tuple[str, ...]:
+        return _WORDS
     if others != [type(None)] or not isinstance(kind, type):
         return None
     return PrimitiveConstructorSpec(
