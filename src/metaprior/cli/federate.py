@@ -28,8 +28,8 @@ examples:
   metaprior federate server sinusoid --iterations 20 --quorum 2 --insecure --out runs/together
   metaprior federate client --server 127.0.0.1:8000 --client 0 --clients 2 --insecure
   metaprior federate server tables --inputs age dose --outputs pulse --shots 5 --queries 5 --insecure --out runs/patients
-  metaprior federate client --server example.org:8000 --table mine.csv --group-column patient --x-column age dose --y-column pulse \\
-      --ca ca.crt --client-key clinic --certificate local.crt --key local.key
+  metaprior federate client --server example.org:8000 --table mine.csv --group-column patient --x-column age dose \\
+      --y-column pulse --ca ca.crt --client-key clinic --certificate local.crt --key local.key
 
 All but simulate need pip install 'metaprior[federated]'. metaprior federate server --help has all flags."""
 
