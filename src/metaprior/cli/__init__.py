@@ -62,7 +62,7 @@ FAILED, BAD_INPUT, INTERRUPTED, PIPE_CLOSED = 1, 2, 130, 141
 ONE_BY_ONE = "--xla_cpu_enable_concurrency_optimized_scheduler"
 
 
-def _let_engines_call_back(arguments: Sequence[str]) -> None:
+def let_engines_call_back(arguments: Sequence[str]) -> None:
     """Before JAX looks for devices: one thing after another on CPUs, where half-cheetah is asked for."""
     flags = os.environ.get("XLA_FLAGS", "")
     if ONE_BY_ONE not in flags and (
@@ -75,7 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code. Bad input is one line on stderr, never a traceback."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in arguments
-    _let_engines_call_back(arguments)
+    let_engines_call_back(arguments)
     try:
         return _dispatch([argument for argument in arguments if argument != "--debug"])
     except SystemExit as exit:  # the parser has said what was wrong, or has printed its help
