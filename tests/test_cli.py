@@ -15,7 +15,7 @@ from scipy.stats import norm
 import metaprior
 from metaprior import benchmarks, evaluation, runs, training
 from metaprior.checkpoints import available
-from metaprior.cli import COMMANDS, ONE_BY_ONE, evaluate, let_engines_call_back, main, quickstart
+from metaprior.cli import COMMANDS, evaluate, main, quickstart
 from metaprior.cli.adapt import inputs_at
 from metaprior.cli.points import read_columns
 from metaprior.methods import METHODS
@@ -101,18 +101,6 @@ def test_settings_are_the_flags_of_train_with_their_help(capsys):
 def test_version_and_module_entry_point():
     done = subprocess.run([sys.executable, "-m", "metaprior", "--version"], capture_output=True, text=True, check=True)
     assert done.stdout == f"metaprior {metaprior.__version__}\n"
-
-
-def test_where_half_cheetah_is_asked_for_programs_take_one_thing_after_another(monkeypatch):
-    """XLA's own choice is left alone elsewhere, and where somebody has made it."""
-    monkeypatch.setenv("XLA_FLAGS", "--mine")
-    let_engines_call_back(["train", "sinusoid"])
-    assert os.environ["XLA_FLAGS"] == "--mine"
-    let_engines_call_back(["reproduce", "rl-cheetah-velocity"])
-    assert os.environ["XLA_FLAGS"] == f"--mine {ONE_BY_ONE}=false"
-    monkeypatch.setenv("XLA_FLAGS", f"{ONE_BY_ONE}=true")
-    let_engines_call_back(["bench", "rl"])
-    assert os.environ["XLA_FLAGS"] == f"{ONE_BY_ONE}=true"
 
 
 def test_unknown_commands_are_met_with_the_nearest(capsys):

@@ -1,6 +1,6 @@
 """Half-cheetah as one program of a GPU: an action is one launch, in which a warp has two cheetahs, 16 threads each.
 
-Otherwise each of the five engine steps of an action would be a hundred small programs, and starting those takes the time, however
+Otherwise each of the five engine steps of an action would be many small programs, and starting those takes the time, however
 few cheetahs there are. The physics are `cheetah_numbers`; Pallas makes a program of them.
 """
 
