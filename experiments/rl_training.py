@@ -46,8 +46,9 @@ class Kept(NamedTuple):
 def programs(plan: Plan) -> Callable[[Any, Any, State], tuple[State, Any]]:
     """(numbers, length, states) of P trainings -> `plan.every` iterations on, with (returns, finite, tasks left out).
 
-    Side by side on accelerators. A CPU is no faster with several at once, so there they take turns. Looks are programs of their
-    own that see the prior alone: methods that adapt in the same way can share what a compiler keeps.
+    Side by side on accelerators, always as many: one program serves the search and what follows from it. A CPU is no faster with
+    several at once, so there they take turns. Looks are programs of their own that see the prior alone: methods that adapt in
+    the same way can share what a compiler keeps.
     """
 
     def learn(number, length, state):
@@ -70,9 +71,12 @@ def bare(state: State) -> State:
     return state._replace(opt_state=())
 
 
+SIDE_BY_SIDE = 3  # the numbers of a search, and the seeds
+
+
 def _of_many(one: Callable[[Any, Any, State], Any]) -> Callable[[Any, Any, State], Any]:
     if jax.default_backend() != "cpu":
-        return jax.jit(jax.vmap(one, in_axes=(0, None, 0)))
+        return filled_up(jax.jit(jax.vmap(one, in_axes=(0, None, 0))), SIDE_BY_SIDE)
     alone = jax.jit(one)
 
     def in_turn(numbers, length, states):
@@ -81,6 +85,18 @@ def _of_many(one: Callable[[Any, Any, State], Any]) -> Callable[[Any, Any, State
         return jax.tree.map(lambda *leaves: jnp.stack(leaves), *found)
 
     return in_turn
+
+
+def filled_up(together: Callable[[Any, Any, State], Any], count: int) -> Callable[[Any, Any, State], Any]:
+    """The same for fewer than `count` trainings, which are filled up with the last of them: a compiler sees one shape alone."""
+
+    def called(numbers, length, states):
+        asked = len(numbers)
+        which = jnp.minimum(jnp.arange(max(count, asked)), asked - 1)
+        found = together(numbers[which], length, jax.tree.map(lambda leaf: leaf[which], states))
+        return jax.tree.map(lambda leaf: leaf[:asked], found)
+
+    return called
 
 
 def look(plan: Plan, setup: RLSetup, state: State) -> Float[Array, " U"]:

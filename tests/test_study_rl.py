@@ -144,6 +144,22 @@ def test_a_training_that_was_cut_off_goes_on_to_the_same_end(monkeypatch, tmp_pa
     assert np.isfinite(whole.looks).all() and not np.array_equal(whole.looks[0], whole.looks[1])
 
 
+def test_few_trainings_are_filled_up_to_the_shape_of_many():
+    """Each is what it is alone, and a compiler sees one shape whatever is asked."""
+    shapes = []
+
+    def together(numbers, length, states):
+        shapes.append(numbers.shape)
+        return numbers * length + states["x"].sum(axis=1), states["x"]
+
+    called = rl_training.filled_up(together, 3)
+    for asked in (1, 2, 3):
+        numbers, states = jnp.arange(1.0, 1.0 + asked), {"x": jnp.arange(2.0 * asked).reshape(asked, 2)}
+        for found, alone in zip(called(numbers, 10.0, states), together(numbers, 10.0, states), strict=True):
+            np.testing.assert_array_equal(found, alone)
+    assert shapes[::2] == [(3,)] * 3
+
+
 def kept(looks, finite):
     """What a search leaves, made by hand."""
     nothing: Any = None

@@ -86,7 +86,7 @@ def _numbers(name: str, words: Sequence[str], count: int) -> list[float]:
     return values
 
 
-# Half-cheetah's engines: MuJoCo's own for processors, arrays for accelerators; by name alone one program of a GPU, and MJX.
+# Half-cheetah's engines: MuJoCo's own for processors, one program of ours for GPUs, arrays for other accelerators; MJX by name.
 ENGINES: Mapping[str, Callable[..., Environment]] = MappingProxyType(
     {"c": cheetah_cpu, "kernel": cheetah_kernel, "plane": cheetah_plane, "mjx": cheetah_mjx}
 )
@@ -94,7 +94,7 @@ ENGINES: Mapping[str, Callable[..., Environment]] = MappingProxyType(
 
 def _cheetah(goal: str, engine: str | None = None, **options) -> Environment:
     """By the engine of this name; else by that which is written for what JAX computes on."""
-    name = engine or ("c" if jax.default_backend() == "cpu" else "plane")
+    name = engine or {"cpu": "c", "gpu": "kernel"}.get(jax.default_backend(), "plane")
     require_known("engine", name, ENGINES)
     return ENGINES[name](goal, **options)
 
