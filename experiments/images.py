@@ -187,12 +187,19 @@ def _advance(put: Callable[[Any], Setup], chunk: int):
         if len(numbers) == 1:  # an axis of one would cost more than it says
             state = jax.tree.map(lambda leaf: leaf[0], states)
             return jax.tree.map(lambda leaf: leaf[None], one(numbers[0], state, pool))
-        if put(numbers[0]).learner.method.inference == "conjugate":
-            # All tasks share one set of convolutions, which a card does faster than several sets side by side.
+        if _fills_a_card(put(numbers[0])):
             return jax.lax.map(lambda each: one(each[0], each[1], pool), (numbers, states))
         return jax.vmap(one, in_axes=(0, 0, None))(numbers, states, pool)
 
     return advance
+
+
+def _fills_a_card(setup: Setup) -> bool:
+    """Whether trainings take turns: side by side they would be no faster and need the memory of all.
+
+    With the exact last layer all tasks share one set of convolutions, which a card does faster than several sets side by side.
+    """
+    return setup.learner.method.inference == "conjugate" or setup.settings.tasks != "omniglot"
 
 
 def identity(setup: Setup) -> dict[str, Any]:

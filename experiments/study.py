@@ -33,6 +33,8 @@ Results = dict[str, Any]
 COLUMNS = (
     "experiment", "setting", "method", "metric", "paper", "mean", "ci95", "seeds", "command", "hardware", "seconds", "commit",
 )  # fmt: skip
+_MEASURED = ("setting", "method", "metric", "paper", "mean", "ci95")  # what a cell says of itself
+_ORIGIN = ("hardware", "seconds", "commit")
 
 
 class Study(NamedTuple):
@@ -104,6 +106,7 @@ def run(
     scale: str = "full",
     jobs: int = 1,
     keep: Path | None = None,
+    before: Results | None = None,
     only: Callable[[Cell], bool] = lambda cell: True,
     report: Callable[[int, int, str], None] = lambda done, total, name: None,
 ) -> Results:
@@ -115,14 +118,16 @@ def run(
         scale: what the command is called with, for the record.
         jobs: processes; one measures here.
         keep: folder in which finished cells are kept, so that a run that is cut off goes on; None keeps nothing.
+        before: results of an earlier run, on whatever machine: its cells count as kept where they rest on the same settings.
         only: which cells to measure; the results also hold those that are kept.
         report: called as cells end with how many are done, how many there are, and the name of the last.
     """
     cells = list(study.cells(settings))
     command = f"metaprior reproduce {study.name} --scale {scale} --seeds {len(settings.seeds)}"
     measured: dict[Cell, Results] = {}
+    earlier = {} if before is None else pieces_of(before)
     for cell in cells:
-        if (kept := _kept(study, settings, cell, keep)) is not None:
+        if (kept := _kept(study, settings, cell, keep) or earlier.get(_print(study, settings, cell))) is not None:
             measured[cell] = kept
     missing = ["/".join(cell) for cell in cells if cell not in measured and not only(cell)]
     cells = [cell for cell in cells if cell in measured or only(cell)]
@@ -143,14 +148,35 @@ def run(
     ]
     curves = {name: curve for cell in cells for name, curve in measured[cell].get("curves", {}).items()}
     found = {"settings": {"scale": scale, **plain(asdict(settings))}, "rows": rows, "curves": curves}
-    return found | ({"missing": missing} if missing else {})
+    if not missing:
+        return found
+    # What another run needs to go on from these results alone: whose rows and curves are whose, and on what they rest.
+    parts = [
+        [_print(study, settings, cell), len(measured[cell]["rows"]), list(measured[cell].get("curves", {}))]
+        for cell in cells
+    ]
+    return found | {"missing": missing, "cells": parts}
+
+
+def pieces_of(results: Results) -> dict[str, Results]:
+    """The cells of results that are not complete, by what they rest on."""
+    pieces, rows = {}, iter(results["rows"])
+    for print_of, count, names in results.get("cells", []):
+        if not (mine := [next(rows) for _ in range(count)]):
+            continue  # nothing says where it comes from
+        pieces[print_of] = {
+            "rows": [{column: each[column] for column in _MEASURED} for each in mine],
+            "curves": {name: results["curves"][name] for name in names},
+            "origin": {column: mine[0][column] for column in _ORIGIN},
+        }
+    return pieces
 
 
 def measure(study: Study, settings: Any, cell: Cell) -> Results:
     """One cell, with where and how long."""
     start = time.perf_counter()
     piece = study.measure(settings, cell)
-    origin = {"hardware": hardware(), "seconds": round(time.perf_counter() - start, 1), "commit": commit()}
+    origin = dict(zip(_ORIGIN, (hardware(), round(time.perf_counter() - start, 1), commit()), strict=True))
     return {**plain(piece), "origin": origin}
 
 
@@ -194,10 +220,14 @@ def _measure_by_name(name: str, settings: Any, cell: Cell) -> Results:
 
 def _place(study: Study, settings: Any, cell: Cell, keep: Path) -> Path:
     """Where a cell is kept: other settings, another file."""
+    return keep / study.name / f"{'-'.join(cell).replace('/', '-')}-{_print(study, settings, cell)}.json"
+
+
+def _print(study: Study, settings: Any, cell: Cell) -> str:
+    """Of all that a cell rests on."""
     others = study.rests_on(settings, cell)
     what = [plain(asdict(study.decides(settings))), list(cell), *([] if others is None else [plain(others)])]
-    print_of = sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:16]
-    return keep / study.name / f"{'-'.join(cell).replace('/', '-')}-{print_of}.json"
+    return sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def forget(study: Study, settings: Any, keep: Path) -> None:

@@ -80,6 +80,20 @@ def plan(load: Load) -> str:
     return "\n\n".join([table, markdown.origin(section.origin(results["rows"]))])
 
 
+def agents(load: Load) -> str:
+    """How fast agents live, on which machine."""
+    rows = load("bench-rl")["rows"]
+    found: dict[tuple[str, str, str], dict[str, float]] = {}
+    for row in rows:
+        found.setdefault((row["method"], row["setting"], row["hardware"]), {})[row["metric"]] = row["mean"]
+    head = ("what", "batch", "environment steps / s", "s", "on")
+    lines = [head, ("---", "---", "---:", "---:", "---")]
+    for (what, batch, hardware), of in found.items():
+        lines.append((what, batch, f"{of['environment steps / s']:,.0f}", f"{of['s']:.3g}", hardware.split(";")[0]))
+    table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return "\n\n".join([table, markdown.origin(section.origin(rows))])
+
+
 def told(name: str, remarks: Callable[[dict[str, Any]], list[str]]) -> Callable[[Load], str]:
     """All rows of a study, with what it says of them."""
 
@@ -105,6 +119,7 @@ TABLES: Mapping[str, Callable[[Load], str]] = {
     "federated": told("federated", federated.remarks),
     "plan": plan,
     "scaling": whole("bench-scaling"),
+    "agents": agents,
 }
 PAGES = {
     "README.md": ("sinusoids", "speed"),
@@ -115,6 +130,7 @@ PAGES = {
     "docs/page.md": ("page", "latency"),
     "docs/federated.md": ("leakage", "leakage-images", "protection", "federated"),
     "docs/scale.md": ("plan", "scaling"),
+    "docs/rl.md": ("agents",),
 }
 
 

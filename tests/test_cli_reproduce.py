@@ -275,3 +275,21 @@ def test_kept_writes_down_what_there_is_and_names_what_is_missing(tiny, monkeypa
     assert "missing" not in json.loads((tmp_path / "results" / "tiny.json").read_text())
     capsys.readouterr()
     refused(capsys, ["tiny", "--kept", "--fresh"], "--fresh throws away what --kept would write down")
+
+
+def test_complete_goes_on_from_the_file_alone(tiny, tmp_path, capsys):
+    """Where nothing is kept any more: the file's cells come back as they were, the others are measured."""
+    where = ["--out", str(tmp_path / "results")]
+    refused(capsys, ["tiny", "--complete", *where], "there are no results of tiny")
+    first = tiny_study.STUDY.cells(tiny_study.STUDY.scales["full"])[0][0]
+    assert main(["reproduce", "tiny", "--setting", first, *where]) == 0
+    part = json.loads((tmp_path / "results" / "tiny.json").read_text())
+    shutil.rmtree(tmp_path / ".cache")
+    part["rows"][0]["commit"] = "of another machine"
+    (tmp_path / "results" / "tiny.json").write_text(study.text(part))
+    assert main(["reproduce", "tiny", "--complete", *where]) == 0
+    whole = json.loads((tmp_path / "results" / "tiny.json").read_text())
+    assert whole["rows"][0]["commit"] == "of another machine" and len(whole["rows"]) == 2 * len(part["rows"])
+    capsys.readouterr()
+    refused(capsys, ["tiny", "--complete", *where], "miss nothing: --fresh measures them anew")
+    refused(capsys, ["tiny", "--complete", "--fresh"], "leave one of them out")

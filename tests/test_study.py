@@ -180,6 +180,21 @@ def test_a_run_that_is_cut_off_goes_on(tmp_path):
     assert results["curves"] == study.run(TINY, SMOKE)["curves"]
 
 
+def test_results_that_miss_cells_are_enough_to_go_on_from():
+    """As a file carries them to another machine: what is there is not measured again, and the end is that of a whole run."""
+    whole = study.run(TINY, SMOKE)
+    part = json.loads(study.text(study.run(TINY, SMOKE, only=lambda cell: cell[1] == "maml")))
+    assert len(part["missing"]) == len(part["cells"]) == 2
+    tiny, asked = counting()
+    found = study.run(tiny, SMOKE, before=part)
+    assert asked == [cell for cell in TINY.cells(SMOKE) if cell[1] != "maml"]
+    bare = lambda results: [{**row, "seconds": 0} for row in results["rows"]]
+    assert bare(found) == bare(whole) and found["curves"] == whole["curves"] and set(found) == set(whole)
+    tiny, asked = counting()
+    study.run(tiny, replace(SMOKE, tasks=3), before=part)
+    assert len(asked) == 4  # they rest on other settings
+
+
 def test_a_write_that_fails_leaves_the_old_file_and_no_other(tmp_path, monkeypatch):
     old = study.run(TINY, SMOKE)
     path = study.save(TINY, old, tmp_path)

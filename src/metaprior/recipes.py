@@ -15,14 +15,14 @@ _OMNIGLOT: dict[str, dict[str, Any]] = {
                  "meta_batch": 16},
     "gem-bml": {"rate": 1.0, "std": 1.0, "steps": (5, 5), "meta_rate": 1e-2, "meta_batch": 16},
     "gem-bml+last-layer": {"std": 1.0, "options": {"noise_std": 0.1}, "meta_rate": 1e-2, "meta_batch": 16},
-    "kl-chaser": {"rate": 0.12, "meta_rate": 1e-3, "meta_batch": 16},
+    "kl-chaser": {"rate": 0.036, "meta_rate": 1e-2, "meta_batch": 16},
     "amortized-bml": {"rate": 0.12, "meta_rate": 1e-2, "meta_batch": 16},
     "maml": {"rate": 0.3, "steps": (5, 0), "meta_rate": 3e-3, "meta_batch": 16, "clip": 10.0},
     "fomaml": {"rate": 0.4, "steps": (5, 0), "meta_rate": 1e-2, "meta_batch": 16, "clip": 10.0},
     "imaml": {"rate": 0.1, "steps": (16, 0), "temperature": 1.0, "std": 0.7, "options": {"damping": 1.0}, "meta_rate": 1e-2,
               "meta_batch": 16, "clip": 10.0},
-    "reptile": {"rate": 0.3, "steps": (5, 5), "meta_rate": 1e-2, "meta_batch": 16, "clip": 10.0},
-    "bmaml": {"rate": 0.3, "steps": (1, 1), "meta_rate": 1e-2, "meta_batch": 8, "clip": 10.0},
+    "reptile": {"rate": 0.9, "steps": (5, 5), "meta_rate": 1e-2, "meta_batch": 16, "clip": 10.0},
+    "bmaml": {"rate": 0.9, "steps": (1, 1), "meta_rate": 1e-2, "meta_batch": 8, "clip": 10.0},
     "pretrain": {"meta_rate": 1e-3, "meta_batch": 16},
 }  # fmt: skip
 _PHOTOS: dict[str, dict[str, Any]] = {
@@ -31,6 +31,7 @@ _PHOTOS: dict[str, dict[str, Any]] = {
 }
 _PHOTOS["gem-bml+"] |= {"rate": 0.03, "meta_rate": 1e-3}
 _PHOTOS["maml"] |= {"rate": 0.03, "meta_rate": 3e-3}
+_PHOTOS["fomaml"] |= {"rate": 0.03, "meta_rate": 1e-3}
 _PHOTOS["gem-bml+last-layer"] = {**_OMNIGLOT["gem-bml+last-layer"], "options": {"noise_std": 0.2}, "meta_batch": 6}
 RECIPES: dict[str, dict[str, dict[str, Any]]] = {"omniglot": _OMNIGLOT, "miniimagenet": _PHOTOS, "images": _PHOTOS}
 

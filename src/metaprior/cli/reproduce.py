@@ -33,7 +33,8 @@ examples:
   metaprior reproduce inner-steps --seeds 1 --jobs 2
   metaprior reproduce omniglot --setting 5w1s --data-dir FOLDER
 
-The work is done in cells, and cells that are done are kept: a run that was cut off goes on with the same command.
+The work is done in cells, and cells that are done are kept: a run that was cut off goes on with the same command, and with
+--complete from its results alone, on another machine.
 
 experiments:
 """
@@ -64,6 +65,8 @@ class Reproduce:
     """Measure anew what is kept of an earlier run."""
     kept: bool = False
     """Measure nothing: write down what is kept so far, and which cells are missing."""
+    complete: bool = False
+    """Take over the cells of results that are not complete, wherever they were measured; what is missing is measured."""
     out: Annotated[
         Path | None, tyro.conf.arg(help_behavior_hint="(default: results in the source; at smoke scale results/smoke)")
     ] = None
@@ -78,6 +81,8 @@ def run(argv: list[str]) -> int:
             raise ValueError(f"--{flag} must be at least 1, got {value}")
     if asked.fresh and asked.kept:
         raise ValueError("--fresh throws away what --kept would write down: leave one of them out")
+    if asked.fresh and asked.complete:
+        raise ValueError("--fresh measures anew what --complete would take over: leave one of them out")
     checkout.enter()
     if asked.data_dir is not None:
         os.environ[VARIABLE] = str(asked.data_dir.resolve())  # for other processes, too
@@ -142,13 +147,24 @@ def reproduce(study: Study, asked: Reproduce) -> None:
         first = settings.seeds[0]  # what is only for validation has seeds apart from those that are reported
         settings = replace(settings, seeds=tuple(range(first, first + asked.seeds)))
     folder = asked.out or (RESULTS / "smoke" if asked.scale == "smoke" else RESULTS)
-    path = save(study, measure(study, settings, asked), folder)
+    before = unfinished(study, folder) if asked.complete else None
+    path = save(study, measure(study, settings, asked, before), folder)
     figure = report.draw(study.name, folder)
     show(report.of_study(study.name, folder))
     print(f"results: {path}\nfigure: {figure}")
 
 
-def measure(study: Study, settings: Any, asked: Reproduce) -> Results:
+def unfinished(study: Study, folder: Path) -> Results:
+    """Results to go on from; those that miss nothing are not to be replaced by themselves."""
+    from experiments.study import load
+
+    found = load(study.name, folder)
+    if "cells" not in found:
+        raise ValueError(f"the results of {study.name} in {folder} miss nothing: --fresh measures them anew")
+    return found
+
+
+def measure(study: Study, settings: Any, asked: Reproduce, before: Results | None = None) -> Results:
     """The cells that are not kept from before; a run that is stopped says how to go on."""
     from experiments.study import ROOT, forget, run
 
@@ -169,7 +185,9 @@ def measure(study: Study, settings: Any, asked: Reproduce) -> Results:
         # Only cells that are measured in this process can be named when they start.
         named = study._replace(measure=lambda settings, cell: (start(" ".join(cell)), study.measure(settings, cell))[1])
         try:
-            found = run(named, settings, scale=asked.scale, jobs=asked.jobs, keep=keep, only=only, report=report)
+            found = run(
+                named, settings, scale=asked.scale, jobs=asked.jobs, keep=keep, before=before, only=only, report=report
+            )
         except KeyboardInterrupt:
             how = "the same command goes on from there" + (", without --fresh" if asked.fresh else "")
             raise KeyboardInterrupt(
