@@ -102,13 +102,13 @@ def measure(settings: Settings, cell: study.Cell) -> study.Results:
     if name == SCRATCH:
         return rl_scratch.from_scratch(settings)
     plan, (trial, whole) = plan_of(settings, name), _lengths(settings, name)
-    advance = rl_training.programs(plan)
+    numbers = numbers_of(settings, name)
+    advance = rl_training.programs(plan, max(len(numbers), len(settings.seeds)))
 
     def train(numbers, seeds, iterations):
         folder = _folder(settings, name, numbers, seeds, iterations)
         return rl_training.train(plan, advance, numbers, seeds, iterations, folder)
 
-    numbers = numbers_of(settings, name)
     tried: list[dict[str, Any]] = []
     if trial:
         tried = rl_training.search(

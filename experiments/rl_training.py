@@ -43,12 +43,12 @@ class Kept(NamedTuple):
     seconds: Float[Array, ""]
 
 
-def programs(plan: Plan) -> Callable[[Any, Any, State], tuple[State, Any]]:
+def programs(plan: Plan, side_by_side: int = 1) -> Callable[[Any, Any, State], tuple[State, Any]]:
     """(numbers, length, states) of P trainings -> `plan.every` iterations on, with (returns, finite, tasks left out).
 
-    Side by side on accelerators, always as many: one program serves the search and what follows from it. A CPU is no faster with
-    several at once, so there they take turns. Looks are programs of their own that see the prior alone: methods that adapt in
-    the same way can share what a compiler keeps.
+    Side by side on accelerators, always as many or more: one program serves the search and what follows from it. A CPU is no
+    faster with several at once, so there they take turns. Looks are programs of their own that see the prior alone: methods that
+    adapt in the same way can share what a compiler keeps.
     """
 
     def learn(number, length, state):
@@ -56,8 +56,8 @@ def programs(plan: Plan) -> Callable[[Any, Any, State], tuple[State, Any]]:
         state, infos = trainer(setup.learner, setup.tasks.sample, setup.method.method.meta_batch)(state, plan.every)
         return state, infos.finite.all(), infos.left_out.sum().astype(jnp.int32)
 
-    train_all = _of_many(learn)
-    look_at_all = _of_many(lambda number, length, state: look(plan, plan.put(number), state))
+    train_all = _of_many(learn, side_by_side)
+    look_at_all = _of_many(lambda number, length, state: look(plan, plan.put(number), state), side_by_side)
 
     def advance(numbers, length, states):
         states, finite, left_out = train_all(numbers, length, states)
@@ -71,12 +71,9 @@ def bare(state: State) -> State:
     return state._replace(opt_state=())
 
 
-SIDE_BY_SIDE = 3  # the numbers of a search, and the seeds
-
-
-def _of_many(one: Callable[[Any, Any, State], Any]) -> Callable[[Any, Any, State], Any]:
+def _of_many(one: Callable[[Any, Any, State], Any], side_by_side: int) -> Callable[[Any, Any, State], Any]:
     if jax.default_backend() != "cpu":
-        return filled_up(jax.jit(jax.vmap(one, in_axes=(0, None, 0))), SIDE_BY_SIDE)
+        return filled_up(jax.jit(jax.vmap(one, in_axes=(0, None, 0))), side_by_side)
     alone = jax.jit(one)
 
     def in_turn(numbers, length, states):
