@@ -191,13 +191,22 @@ def _measured(study: Study, settings: Any, cells: Sequence[Cell], jobs: int) -> 
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(jobs, mp_context=spawn, initializer=_end_with, initargs=(os.getpid(),)) as pool:
         asked = {pool.submit(_measure_by_name, study.name, settings, cell): cell for cell in cells}
+        failed: list[tuple[Cell, Exception]] = []
         try:
             for future in as_completed(asked):
-                yield asked[future], future.result()
-        except BaseException:  # stopped, or a cell has failed: what is left would be measured for nobody
+                try:
+                    piece = future.result()
+                except Exception as error:  # one that has no room on a card, say, is no reason to lose the others
+                    failed.append((asked[future], error))
+                    continue
+                yield asked[future], piece
+        except BaseException:  # stopped: what is left would be measured for nobody
             for process in multiprocessing.active_children():
                 process.terminate()
             raise
+    if failed:
+        names, first = ", ".join(" ".join(cell) for cell, _ in failed), failed[0][1]
+        raise ValueError(f"{len(failed)} of {len(cells)} cells failed ({names}); first: {first}") from first
 
 
 def _end_with(parent: int) -> None:

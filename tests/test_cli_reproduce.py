@@ -247,10 +247,26 @@ def test_the_checkout_one_stands_in_comes_before_the_installed_one(elsewhere, mo
     assert checkout.find() == installed  # somebody else's experiments
 
 
-def test_two_processes_measure_what_one_does(elsewhere):
+def by_two_processes(folder):
+    """The tiny study there, from a shell."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     command = [sys.executable, "-m", "metaprior", "reproduce", "tiny-study", "--jobs", "2"]
-    done = subprocess.run(command, cwd=elsewhere, env=environment, capture_output=True, text=True)
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+
+
+def test_a_cell_that_fails_beside_others_does_not_take_them_along(elsewhere):
+    """The first to start fails; those that are not even begun then are measured, and kept."""
+    file = elsewhere / "experiments" / "tiny_study.py"
+    file.write_text(file.read_text().replace('"full": Settings()', '"full": Settings(fail="maml")'))
+    done = by_two_processes(elsewhere)
+    assert done.returncode != 0 and "2 of 4 cells failed (" in done.stderr and "first: maml failed in" in done.stderr
+    kept = [path.name for path in (elsewhere / ".cache" / "reproduce" / "tiny-study").iterdir()]
+    assert len(kept) == 2 and all("gem-bml+" in name for name in kept)
+    assert not (elsewhere / "results").exists()
+
+
+def test_two_processes_measure_what_one_does(elsewhere):
+    done = by_two_processes(elsewhere)
     assert done.returncode == 0, done.stderr
     assert f"note: the experiments of {elsewhere} run with the metaprior of " in done.stderr
     results = study.load("tiny-study", elsewhere / "results")
