@@ -1,11 +1,12 @@
 """Rebuild the tables of README.md and docs/ from results and cards: `python -m experiments.tables`. No number there is typed."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from experiments import federated, leakage_images_report, leakage_report, page_report, protection, study
+from experiments import federated, leakage_images_report, leakage_report, page_report, paper, protection, study
 from experiments.report import layout, markdown, section
+from experiments.rl_settings import RETURNS
 from metaprior import estimates
 from metaprior.cli.plan import short
 
@@ -76,8 +77,61 @@ def plan(load: Load) -> str:
         sizes = (estimates.size(round(of[name])) for name in ("sent", "in_all"))
         times = (short(of[name]) for name in ("communication", "seconds"))
         lines.append((who, f"{of['tasks']:,.0f}", *sizes, *times, f"{of['tasks_per_second']:,.0f}"))
-    table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-    return "\n\n".join([table, markdown.origin(section.origin(results["rows"]))])
+    return "\n\n".join([_piped(lines), markdown.origin(section.origin(results["rows"]))])
+
+
+def _piped(lines: Sequence[Sequence[str]]) -> str:
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+# Rows of results -> what they are called in the README.
+PICTURES = {"omniglot": "Omniglot", "miniimagenet": "miniImageNet"}
+ASKED = {"accuracy, paper": "the paper’s protocol", "accuracy, views": "averaged over views"}
+TRAINED = {"best": "", "trained 20-way": ", trained 20-way"}
+
+
+def pictures(load: Load) -> str:
+    """Accuracy on few-shot images in per cent: ours, and what the paper prints of itself."""
+    rows = []
+    for tasks, called in PICTURES.items():
+        for row in load(tasks)["rows"]:
+            setting, how = row["setting"].split(", ")[:2]
+            if (
+                row["metric"] in ASKED
+                and how in TRAINED
+                and row["method"] in ("gem-bml+last-layer", "gem-bml+", "maml")
+            ):
+                named = {"method": row["method"] + TRAINED[how], "metric": f"{called} {setting}", "paper": None}
+                rows.append({**row, **named, "setting": ASKED[row["metric"]]})
+    rows.sort(key=lambda row: list(ASKED.values()).index(row["setting"]))
+    printed = [
+        {"setting": "printed in the paper", "method": method, "metric": f"{called} {setting}", "paper": None, "mean": number.mean,
+         "ci95": number.ci95, "seeds": "–"}
+        for method in ("gem-bml+", "maml")
+        for tasks, called in PICTURES.items()
+        for setting, number in paper.ACCURACY[tasks][method].items()
+    ]  # fmt: skip
+    (made,) = layout.tables([*rows, *printed])
+    return "\n\n".join([markdown.table(made), markdown.origin(section.origin(rows))])
+
+
+WORLDS = {
+    "rl-navigation": "navigation",
+    "rl-cheetah-velocity": "half-cheetah, speed",
+    "rl-cheetah-direction": "half-cheetah, direction",
+}
+
+
+def returns(load: Load) -> str:
+    """Returns of agents in new tasks, before and after updates of the inner loop."""
+    wanted = [f"return after {updates}" for updates in (0, 1, 3)]
+    rows = [
+        {**row, "setting": called}
+        for name, called in WORLDS.items()
+        for row in load(name)["rows"]
+        if row["setting"] == RETURNS and row["metric"] in wanted and row["method"] in ("gem-bml+", "maml", "pretrain")
+    ]
+    return _tables(rows)
 
 
 def agents(load: Load) -> str:
@@ -86,12 +140,10 @@ def agents(load: Load) -> str:
     found: dict[tuple[str, str, str], dict[str, float]] = {}
     for row in rows:
         found.setdefault((row["method"], row["setting"], row["hardware"]), {})[row["metric"]] = row["mean"]
-    head = ("what", "batch", "environment steps / s", "s", "on")
-    lines = [head, ("---", "---", "---:", "---:", "---")]
+    lines = [("what", "batch", "environment steps / s", "s", "on"), ("---", "---", "---:", "---:", "---")]
     for (what, batch, hardware), of in found.items():
         lines.append((what, batch, f"{of['environment steps / s']:,.0f}", f"{of['s']:.3g}", hardware.split(";")[0]))
-    table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-    return "\n\n".join([table, markdown.origin(section.origin(rows))])
+    return "\n\n".join([_piped(lines), markdown.origin(section.origin(rows))])
 
 
 def told(name: str, remarks: Callable[[dict[str, Any]], list[str]]) -> Callable[[Load], str]:
@@ -106,6 +158,8 @@ def told(name: str, remarks: Callable[[dict[str, Any]], list[str]]) -> Callable[
 # Name of a block -> what stands in it, made from as many results files as it needs.
 TABLES: Mapping[str, Callable[[Load], str]] = {
     "sinusoids": sinusoids,
+    "pictures": pictures,
+    "returns": returns,
     "speed": whole("bench-sinusoid"),
     "births": whole("fertility"),
     "mixed-model": whole("mixed-model"),
@@ -122,7 +176,7 @@ TABLES: Mapping[str, Callable[[Load], str]] = {
     "agents": agents,
 }
 PAGES = {
-    "README.md": ("sinusoids", "speed"),
+    "README.md": ("sinusoids", "pictures", "returns", "speed"),
     "docs/tables.md": ("births",),
     "docs/choosing-a-family.md": ("mixed-model",),
     "docs/choosing.md": ("memory",),
