@@ -32,11 +32,21 @@ def commit() -> str:
     # An installed package may lie in an environment inside somebody else's repository, whose commit says nothing of ours.
     if asked or not (SOURCE / "src" / "metaprior").is_dir():
         return asked or "unknown"
-    describe = ["git", "describe", "--always", "--dirty", "--exclude=*", "--abbrev=10"]
+    return commit_of(SOURCE)
+
+
+def commit_of(folder: Path) -> str:
+    """The last commit there, and `-dirty` if a file that git knows is another now; what measurements write does not count."""
+
+    def git(*words: str) -> str:
+        return subprocess.run(["git", *words], cwd=folder, capture_output=True, text=True, check=True).stdout.strip()
+
     try:
-        return subprocess.run(describe, cwd=SOURCE, capture_output=True, text=True, check=True).stdout.strip()
+        last = git("rev-parse", "--short=10", "HEAD")
+        changed = git("status", "--porcelain", "--untracked-files=no", "--", ".", ":(exclude)results")
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
+    return f"{last}-dirty" if changed else last
 
 
 def versions(packages: Iterable[str]) -> dict[str, str]:
