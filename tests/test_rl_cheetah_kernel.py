@@ -129,15 +129,16 @@ def test_maps_of_maps_are_one_launch():
     np.testing.assert_array_equal(found[2], jnp.broadcast_to(state[0], state.shape) + expected)
 
 
-def test_a_program_reads_single_numbers_and_writes_one_array():
+def test_a_program_reads_and_writes_single_numbers():
     """Compiling it takes longer with each array that it reads or writes: see `launch`."""
     tree = cheetah_tree.tree_of(read_body(cheetah.load_model()))
     given = [jax.ShapeDtypeStruct((4, size), jnp.float32) for size in (9, 9, 9, 6)]
     made = jax.make_jaxpr(lambda *rows: cheetah_kernel.launch(tree, 1, True, *rows))(*given)
     (call,) = (each for each in made.eqns if each.primitive.name == "pallas_call")
     inside = call.params["jaxpr"].eqns
-    assert {each.outvars[0].aval.shape for each in inside if each.primitive.name == "get"} == {()}
-    assert [each.invars[1].aval.shape for each in inside if each.primitive.name == "swap"] == [(2, 32)]
+    for name, count in (("get", 2 * 33), ("swap", 2 * 27)):  # of two cheetahs
+        shapes = [each.outvars[0].aval.shape for each in inside if each.primitive.name == name]
+        assert shapes == [()] * count
 
 
 def test_what_is_known_of_tips_needs_no_table():

@@ -78,8 +78,8 @@ def moving_all(launched: Callable) -> Callable:
 def launch(tree: Tree, iterations: int, interpret: bool, *rows: Float[Array, "N _"]) -> Sequence[Float[Array, "N 9"]]:
     """One program for every `BLOCK` rows.
 
-    It reads single numbers and writes one array: for each array that a program reads or writes, Triton compares all of its
-    operations with all others, and with an array for every number most of the time of compiling it would go there.
+    It reads and writes single numbers. For each array that a program reads or writes Triton follows all that is made of it, once
+    from each of its operations: with an array for every number, nearly all of the time of compiling would go there.
     """
     table, kind = tips_table(tree), rows[0].dtype
 
@@ -88,36 +88,35 @@ def launch(tree: Tree, iterations: int, interpret: bool, *rows: Float[Array, "N 
         *state, action = ([read(ref, place) for place in range(ref.shape[1])] for ref in refs[:4])
         once = lambda _, now: tuple(map(tuple, substep(tree, tips, now[0], now[1], now[2], action, iterations)))
         after = jax.lax.fori_loop(0, cheetah.FRAME_SKIP, once, tuple(map(tuple, state)))
-        refs[4][...] = side_by_side(sum(after, ()), WIDTH)
+        for ref, numbers in zip(refs[4:], after, strict=True):
+            for place, number in enumerate(numbers):
+                write(ref, place, number)
 
-    block = lambda width: pl.BlockSpec((BLOCK, width), lambda block: (block, 0))
-    found = pl.pallas_call(
+    blocks = [pl.BlockSpec((BLOCK, part.shape[1]), lambda block: (block, 0)) for part in rows]
+    return pl.pallas_call(
         program,
         grid=(len(rows[0]) // BLOCK,),
-        in_specs=[block(part.shape[1]) for part in rows],
-        out_specs=block(WIDTH),
-        out_shape=jax.ShapeDtypeStruct((len(rows[0]), WIDTH), kind),
+        in_specs=blocks,
+        out_specs=blocks[:3],
+        out_shape=[jax.ShapeDtypeStruct(part.shape, kind) for part in rows[:3]],
         interpret=interpret,
         **_compiler(interpret),
     )(*rows)
-    return [found[:, start : start + JOINTS] for start in range(0, 3 * JOINTS, JOINTS)]
 
 
 def read(ref: Any, place: int) -> Float[Array, "_"]:
-    """One number of each cheetah."""
+    """A number of each cheetah, side by side."""
     which, found = jax.lax.broadcasted_iota(jnp.int32, (BLOCK,), 0), ref[0, place]
     for one in range(1, BLOCK):
         found = jnp.where(which == one, ref[one, place], found)
     return found
 
 
-def side_by_side(columns: Sequence[Float[Array, "n"]], width: int) -> Float[Array, "n {width}"]:
-    """An array of its columns, then zeros."""
-    shape = (len(columns[0]), width)
-    place, found = jax.lax.broadcasted_iota(jnp.int32, shape, 1), jnp.zeros(shape, columns[0].dtype)
-    for one, column in enumerate(columns):
-        found = jnp.where(place == one, column[:, None], found)
-    return found
+def write(ref: Any, place: int, numbers: Float[Array, "_"]) -> None:
+    """A number of each cheetah, to its place."""
+    which = jax.lax.broadcasted_iota(jnp.int32, (BLOCK,), 0)
+    for one in range(BLOCK):
+        ref[one, place] = jnp.where(which == one, numbers, 0).sum()
 
 
 def along_tips(known: np.ndarray, kind: Any) -> Float[Array, "tips 1"]:
