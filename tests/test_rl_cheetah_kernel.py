@@ -111,22 +111,40 @@ def test_a_step_of_the_engine_is_that_of_mujoco():
 
 
 def test_maps_of_maps_are_one_launch():
-    """All cheetahs come in columns, filled up to whole blocks; what is not mapped is the same for all."""
+    """All cheetahs come in rows, filled up to whole blocks; what is not mapped is the same for all."""
     seen = []
 
-    def pushed(*columns):
-        seen.append([part.shape for part in columns])
-        return [part + columns[3].sum(axis=0)[None] for part in columns[:3]]
+    def pushed(*rows):
+        seen.append([part.shape for part in rows])
+        return [part + rows[3].sum(axis=1)[:, None] for part in rows[:3]]
 
     move = cheetah_kernel.moving_all(pushed)
     state, action = jnp.arange(5 * 3 * 9.0).reshape(5, 3, 9), jnp.arange(3 * 6.0).reshape(3, 6)
     mapped = jax.vmap(jax.vmap(move), in_axes=(0, 0, None, None))
     found = mapped(state, -state, state[0], action)
-    assert seen[-1:] == [[(9, 16), (9, 16), (9, 16), (6, 16)]]
+    assert seen[-1:] == [[(16, 9), (16, 9), (16, 9), (16, 6)]]
     expected = np.asarray(action).sum(axis=1)[None, :, None]
     np.testing.assert_array_equal(found[0], state + expected)
     np.testing.assert_array_equal(found[1], -state + expected)
     np.testing.assert_array_equal(found[2], jnp.broadcast_to(state[0], state.shape) + expected)
+
+
+def test_a_program_reads_and_writes_single_numbers():
+    """Compiling it takes longer with each array that it reads or writes: see `launch`."""
+    tree = cheetah_tree.tree_of(read_body(cheetah.load_model()))
+    given = [jax.ShapeDtypeStruct((4, size), jnp.float32) for size in (9, 9, 9, 6)]
+    made = jax.make_jaxpr(lambda *rows: cheetah_kernel.launch(tree, 1, True, *rows))(*given)
+    (call,) = (each for each in made.eqns if each.primitive.name == "pallas_call")
+    inside = call.params["jaxpr"].eqns
+    for name, count in (("get", 2 * 33), ("swap", 2 * 27)):  # of two cheetahs
+        shapes = [each.outvars[0].aval.shape for each in inside if each.primitive.name == name]
+        assert shapes == [()] * count
+
+
+def test_what_is_known_of_tips_needs_no_table():
+    table = cheetah_tips.tips_table(cheetah_tree.tree_of(read_body(cheetah.load_model())))
+    found = [cheetah_kernel.along_tips(row, jnp.float64) for row in table]
+    np.testing.assert_array_equal(np.stack(found)[..., 0], table)
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.experimental import pallas as pl
 from jaxtyping import Array, Float
 
@@ -22,6 +23,9 @@ from metaprior.rl.cheetah_tree import JOINTS, Tree, tree_of
 from metaprior.rl.environment import Environment
 
 BLOCK = 2  # cheetahs that one program has side by side: a warp has a thread for each of their 16 tips
+WIDTH = (
+    32  # of what a program writes for each, in which three times nine numbers have place: Triton wants a power of two
+)
 ITERATIONS = 20  # most, of Newton's method; one to three are enough but where a body falls on the ground
 
 
@@ -55,10 +59,10 @@ def moving_all(launched: Callable) -> Callable:
     @jax.custom_batching.custom_vmap
     def move(*state):
         shape = state[0].shape[:-1]
-        columns = [part.reshape(-1, part.shape[-1]).T for part in state]
-        count = columns[0].shape[1]
-        padded = [jnp.pad(part, ((0, 0), (0, -count % BLOCK))) for part in columns]
-        return tuple(part[:, :count].T.reshape(*shape, JOINTS) for part in launched(*padded))
+        rows = [part.reshape(-1, part.shape[-1]) for part in state]
+        count = len(rows[0])
+        padded = [jnp.pad(part, ((0, -count % BLOCK), (0, 0))) for part in rows]
+        return tuple(part[:count].reshape(*shape, JOINTS) for part in launched(*padded))
 
     @move.def_vmap
     def rule(size, mapped, *state):
@@ -71,33 +75,58 @@ def moving_all(launched: Callable) -> Callable:
     return move
 
 
-def launch(
-    tree: Tree, iterations: int, interpret: bool, *columns: Float[Array, "_ N"]
-) -> Sequence[Float[Array, "9 N"]]:
-    """One program for every `BLOCK` columns."""
-    table = jnp.asarray(tips_table(tree), columns[0].dtype)
+def launch(tree: Tree, iterations: int, interpret: bool, *rows: Float[Array, "N _"]) -> Sequence[Float[Array, "N 9"]]:
+    """One program for every `BLOCK` rows.
 
-    def program(known, *refs):
-        tips = Tips.of([known[row, :][:, None] for row in range(known.shape[0])])
-        *state, action = (tuple(ref[row, :] for row in range(ref.shape[0])) for ref in refs[:4])
+    It reads and writes single numbers. For each array that a program reads or writes Triton follows all that is made of it, once
+    from each of its operations: with an array for every number, nearly all of the time of compiling would go there.
+    """
+    table, kind = tips_table(tree), rows[0].dtype
+
+    def program(*refs):
+        tips = Tips.of([along_tips(known, kind) for known in table])
+        *state, action = ([read(ref, place) for place in range(ref.shape[1])] for ref in refs[:4])
         once = lambda _, now: tuple(map(tuple, substep(tree, tips, now[0], now[1], now[2], action, iterations)))
-        after = jax.lax.fori_loop(0, cheetah.FRAME_SKIP, once, tuple(state))
-        for ref, rows in zip(refs[4:], after, strict=True):
-            for row, value in enumerate(rows):
-                ref[row, :] = value
+        after = jax.lax.fori_loop(0, cheetah.FRAME_SKIP, once, tuple(map(tuple, state)))
+        for ref, numbers in zip(refs[4:], after, strict=True):
+            for place, number in enumerate(numbers):
+                write(ref, place, number)
 
-    blocks = [pl.BlockSpec((part.shape[0], BLOCK), lambda block: (0, block)) for part in columns]
-    made = [jax.ShapeDtypeStruct(part.shape, part.dtype) for part in columns[:3]]
-    grid = (columns[0].shape[1] // BLOCK,)
+    blocks = [pl.BlockSpec((BLOCK, part.shape[1]), lambda block: (block, 0)) for part in rows]
     return pl.pallas_call(
         program,
-        grid=grid,
-        in_specs=[pl.BlockSpec(table.shape, lambda block: (0, 0)), *blocks],
+        grid=(len(rows[0]) // BLOCK,),
+        in_specs=blocks,
         out_specs=blocks[:3],
-        out_shape=made,
+        out_shape=[jax.ShapeDtypeStruct(part.shape, kind) for part in rows[:3]],
+        input_output_aliases={1: 1, 2: 2},  # not positions: rewards ask where it was before
         interpret=interpret,
         **_compiler(interpret),
-    )(table, *columns)
+    )(*rows)
+
+
+def read(ref: Any, place: int) -> Float[Array, "_"]:
+    """A number of each cheetah, side by side."""
+    which, found = jax.lax.broadcasted_iota(jnp.int32, (BLOCK,), 0), ref[0, place]
+    for one in range(1, BLOCK):
+        found = jnp.where(which == one, ref[one, place], found)
+    return found
+
+
+def write(ref: Any, place: int, numbers: Float[Array, "_"]) -> None:
+    """A number of each cheetah, to its place."""
+    which = jax.lax.broadcasted_iota(jnp.int32, (BLOCK,), 0)
+    for one in range(BLOCK):
+        ref[one, place] = jnp.where(which == one, numbers, 0).sum()
+
+
+def along_tips(known: np.ndarray, kind: Any) -> Float[Array, "tips 1"]:
+    """What is known of tips, without a table in memory: where it changes from one to the next."""
+    tip = jax.lax.broadcasted_iota(jnp.int32, (len(known), 1), 0)
+    found = jnp.full((len(known), 1), known[-1], kind)
+    for last in reversed(np.flatnonzero(np.diff(known))):
+        found = jnp.where(tip <= int(last), float(known[last]), found)
+    return found
 
 
 def _compiler(interpret: bool) -> dict[str, Any]:
