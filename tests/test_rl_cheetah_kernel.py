@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from metaprior.rl import cheetah, cheetah_kernel, cheetah_numbers, cheetah_plane, cheetah_tips, cheetah_tree
+from metaprior.rl import cheetah, cheetah_kernel, cheetah_numbers, cheetah_plane, cheetah_tips, cheetah_tree, named
 from metaprior.rl.cheetah import CheetahState
 from metaprior.rl.cheetah_body import read_body
 from metaprior.rl.cheetah_gap import engine_gap
@@ -161,6 +161,21 @@ def test_gap_of_float32():
         gap = engine_gap(jax.random.key(3), cheetah_kernel.cheetah_kernel(interpret=True), count=8)
     assert gap.single_observation.dtype == jnp.float32
     assert gap.single_observation.max() < 1e-3
+
+
+@pytest.mark.device
+@pytest.mark.skipif(jax.default_backend() != "gpu", reason="no GPU is here")
+def test_on_a_gpu_each_action_is_that_of_the_c_engine():
+    """The program itself, not its interpretation, for many cheetahs at once."""
+    with jax.enable_x64(False):
+        gap = engine_gap(jax.random.key(3), cheetah_kernel.cheetah_kernel(), count=64)
+    assert gap.single_observation.max() < 1e-2 and np.median(gap.single_observation) < 1e-4
+
+
+def test_a_gpu_takes_the_kernel_while_jax_can_make_it(monkeypatch):
+    assert [named.engine_for(backend) for backend in ("cpu", "gpu", "tpu")] == ["c", "kernel", "plane"]
+    monkeypatch.setattr(cheetah_kernel.importlib.util, "find_spec", lambda name: None)
+    assert named.engine_for("gpu") == "plane"
 
 
 def test_what_cannot_be_is_refused():

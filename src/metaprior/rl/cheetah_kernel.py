@@ -4,6 +4,7 @@ Otherwise each of the five engine steps of an action would be many small program
 few cheetahs there are. The physics are `cheetah_numbers`; Pallas makes a program of them.
 """
 
+import importlib.util
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -23,10 +24,12 @@ from metaprior.rl.cheetah_tree import JOINTS, Tree, tree_of
 from metaprior.rl.environment import Environment
 
 BLOCK = 2  # cheetahs that one program has side by side: a warp has a thread for each of their 16 tips
-WIDTH = (
-    32  # of what a program writes for each, in which three times nine numbers have place: Triton wants a power of two
-)
 ITERATIONS = 20  # most, of Newton's method; one to three are enough but where a body falls on the ground
+
+
+def available() -> bool:
+    """Whether this version of JAX can make the program: the part of Pallas that does is to go in a later one."""
+    return importlib.util.find_spec("jax.experimental.pallas.triton") is not None
 
 
 def cheetah_kernel(

@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 
 from metaprior.names import require_known
+from metaprior.rl import cheetah_kernel
 from metaprior.rl.cheetah_cpu import cheetah_cpu
-from metaprior.rl.cheetah_kernel import cheetah_kernel
 from metaprior.rl.cheetah_mjx import cheetah_mjx
 from metaprior.rl.cheetah_plane import cheetah_plane
 from metaprior.rl.environment import Environment, Task
@@ -88,15 +88,26 @@ def _numbers(name: str, words: Sequence[str], count: int) -> list[float]:
 
 # Half-cheetah's engines: MuJoCo's own for processors, one program of ours for GPUs, arrays for other accelerators; MJX by name.
 ENGINES: Mapping[str, Callable[..., Environment]] = MappingProxyType(
-    {"c": cheetah_cpu, "kernel": cheetah_kernel, "plane": cheetah_plane, "mjx": cheetah_mjx}
+    {"c": cheetah_cpu, "kernel": cheetah_kernel.cheetah_kernel, "plane": cheetah_plane, "mjx": cheetah_mjx}
 )
 
 
 def _cheetah(goal: str, engine: str | None = None, **options) -> Environment:
     """By the engine of this name; else by that which is written for what JAX computes on."""
-    name = engine or {"cpu": "c", "gpu": "kernel"}.get(jax.default_backend(), "plane")
+    name = engine or engine_for(jax.default_backend())
     require_known("engine", name, ENGINES)
     return ENGINES[name](goal, **options)
+
+
+def engine_for(backend: str) -> str:
+    """The name of half-cheetah's engine there.
+
+    >>> engine_for("cpu"), engine_for("tpu")
+    ('c', 'plane')
+    """
+    if backend == "cpu":
+        return "c"
+    return "kernel" if backend == "gpu" and cheetah_kernel.available() else "plane"
 
 
 ENVIRONMENTS: Mapping[str, Named] = MappingProxyType(
