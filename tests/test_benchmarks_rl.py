@@ -1,14 +1,13 @@
 """Throughput of agents: what is counted is what is done, and results files have the columns of all others."""
 
 import json
-import os
 
 import pytest
 
 from experiments import study
 from metaprior.benchmarks import rl
 from metaprior.benchmarks.rl import Scale, Timed
-from metaprior.cli import ONE_BY_ONE, bench, let_engines_call_back
+from metaprior.cli import bench
 
 TINY = Scale(trajectories=40, meta_batch=2, rollouts=3, horizon=4, repeats=2)
 
@@ -60,15 +59,3 @@ def test_what_cannot_be_measured_is_refused():
         rl.measure(TINY, ("flying",))
     with pytest.raises(ValueError, match="multiple"):
         rl.time_rollouts("rl-navigation", TINY._replace(trajectories=41))
-
-
-def test_where_half_cheetah_is_asked_for_programs_take_one_thing_after_another(monkeypatch):
-    """XLA's own choice is left alone elsewhere, and where somebody has made it."""
-    monkeypatch.setenv("XLA_FLAGS", "--mine")
-    let_engines_call_back(["train", "sinusoid"])
-    assert os.environ["XLA_FLAGS"] == "--mine"
-    let_engines_call_back(["reproduce", "rl-cheetah-velocity"])
-    assert os.environ["XLA_FLAGS"] == f"--mine {ONE_BY_ONE}=false"
-    monkeypatch.setenv("XLA_FLAGS", f"{ONE_BY_ONE}=true")
-    let_engines_call_back(["bench", "rl"])
-    assert os.environ["XLA_FLAGS"] == f"{ONE_BY_ONE}=true"

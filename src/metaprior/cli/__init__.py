@@ -58,24 +58,10 @@ options:
 FAILED, BAD_INPUT, INTERRUPTED, PIPE_CLOSED = 1, 2, 130, 141
 
 
-# XLA runs parts of a program at once where it can. With MuJoCo's engine among them and few processors it may wait for ever.
-ONE_BY_ONE = "--xla_cpu_enable_concurrency_optimized_scheduler"
-
-
-def let_engines_call_back(arguments: Sequence[str]) -> None:
-    """Before JAX looks for devices: one thing after another on CPUs, where half-cheetah is asked for."""
-    flags = os.environ.get("XLA_FLAGS", "")
-    if ONE_BY_ONE not in flags and (
-        list(arguments[:2]) == ["bench", "rl"] or any("cheetah" in word for word in arguments)
-    ):
-        os.environ["XLA_FLAGS"] = f"{flags} {ONE_BY_ONE}=false".strip()
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code. Bad input is one line on stderr, never a traceback."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in arguments
-    let_engines_call_back(arguments)
     try:
         return _dispatch([argument for argument in arguments if argument != "--debug"])
     except SystemExit as exit:  # the parser has said what was wrong, or has printed its help

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from metaprior.one_by_one import one_by_one
 from metaprior.rl.rollouts import Rollouts
 
 DISCOUNT = 0.99  # γ
@@ -67,11 +68,16 @@ def fit(
 
     def solved(floor):
         lifted = scaled + floor * jnp.eye(*scaled.shape, dtype=scaled.dtype)
-        return scale * jax.scipy.linalg.solve(lifted, scale * moment, assume_a="pos")
+        return scale * _solution(lifted, scale * moment)
 
     # Where they wholly depend, as position and time of policies that run straight away, sums over all steps are rounded more.
     found = solved(floor)
     return jnp.where(jnp.isfinite(found).all(), found, solved(floor * math.sqrt(mask.size)))
+
+
+@one_by_one
+def _solution(matrix: Float[Array, "F F"], vector: Float[Array, " F"]) -> Float[Array, " F"]:
+    return jax.scipy.linalg.solve(matrix, vector, assume_a="pos")
 
 
 def standardised(values: Float[Array, "N H"], mask: Float[Array, "N H"]) -> Float[Array, "N H"]:
