@@ -224,13 +224,9 @@ def finish(setup: Setup, run: runs.Run, state: State) -> Calibration:
 
 
 def create_run(setup: Setup, folder: str | Path, *, resume: bool) -> runs.Run:
-    """The run folder for these settings. Those that cannot work are refused before there is a folder."""
+    """The run folder for these settings. Those that would diverge are refused before there is a folder."""
     if not resume and not setup.tasks.elsewhere:
         require_stable(setup, initial_state(setup))
-        for split in ("validation", "test") if setup.tasks.shape is not None else ():
-            setup.tasks.pool(
-                split
-            )  # too few classes or images for calibration are not found out after hours of training
     return runs.create(folder, as_dict(setup.settings), resume=resume)
 
 

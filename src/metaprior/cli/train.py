@@ -141,6 +141,10 @@ def _run(asked: Train, argv: list[str], *, many: bool) -> int:
     setup = assemble(asked.settings.checked())
     if setup.tasks.elsewhere:
         setup.tasks.pool("train")  # says so, before there is a folder
+    if setup.tasks.shape is not None:
+        with console.waiting("reading images"):
+            for split in ("train", "validation", "test"):  # too few to calibrate with is said now, not after hours
+                setup.tasks.pool(split)
     if asked.estimate:
         if mesh is not None:
             raise ValueError("--estimate is for one device: leave out --devices and --coordinator")
@@ -219,7 +223,7 @@ def default_folder(settings: Settings) -> Path:
 @contextmanager
 def opened(setup: Setup, folder: Path, *, resume: bool) -> Iterator[runs.Run]:
     """The run folder, locked until the end of the block."""
-    with console.waiting("reading images" if setup.tasks.shape else "trying the settings on a first task"):
+    with console.waiting("trying the settings on a first task"):
         folder_run = training.create_run(setup, folder, resume=resume)
     try:
         for line in folder_run.notes:
