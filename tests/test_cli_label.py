@@ -2,6 +2,7 @@
 
 import csv
 import shutil
+from contextlib import nullcontext
 from functools import partial
 
 import numpy as np
@@ -13,7 +14,7 @@ from PIL import Image
 
 import metaprior
 from metaprior import evaluation, training
-from metaprior.cli import main
+from metaprior.cli import label, main
 from metaprior.cli.contact_sheet import LIMIT, New, Shown, contact_sheet
 from metaprior.settings import Settings
 
@@ -103,7 +104,8 @@ def test_from_training_to_labels(folders, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(training, "calibrate_steps", partial(evaluation.calibrate_steps, num_tasks=5))
     run = tiny_photos.trained(tmp_path / "run", iterations=200, rate=0.2, queries=5)
     assert labelled_right(run, folders, "--steps", "40")
-    assert capsys.readouterr().err == ""
+    said = capsys.readouterr().err
+    assert said.startswith("note: calibrated for up to 10 steps") and said.count("\n") == 1  # and nothing else
 
 
 @pytest.mark.slow
@@ -179,6 +181,24 @@ def test_what_is_wrong_with_new_pictures_is_said(run, folders, capsys):
         capsys, command(run, folders, "--at", str(folders / "new")), "phone.HEIC", "convert pictures to JPEG or PNG"
     )
     assert not (folders / "out").exists()
+
+
+def test_what_is_written_is_never_taken_for_a_picture_or_a_class(run, folders, capsys):
+    new = ["--at", str(folders / "new")]
+    for out, words in {
+        "new": "is the folder of --at",
+        "shown": "would be an example next time",
+        "shown/labelled": "would be an example",
+    }.items():
+        refused(capsys, command(run, folders, *new, "--out", str(folders / out)), words, "choose another --out")
+    assert not list(folders.rglob("prediction*"))
+
+
+def test_a_terminal_shows_that_something_is_under_way(run, folders, monkeypatch):
+    said = []
+    monkeypatch.setattr(label.console, "waiting", lambda what: said.append(what) or nullcontext())
+    assert main(command(run, folders, "--at", str(folders / "new"))) == 0
+    assert said == ["reading pictures, compiling and adapting"]
 
 
 def test_what_is_wrong_with_classes_is_said(run, folders, capsys):

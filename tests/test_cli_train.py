@@ -19,7 +19,7 @@ from safetensors.numpy import load_file
 import metaprior
 from metaprior import runs, training
 from metaprior.checkpoints import available
-from metaprior.cli import console, main
+from metaprior.cli import console, main, train
 from metaprior.cli.train import default_folder
 from metaprior.meta import Info
 from metaprior.settings import Settings
@@ -113,6 +113,22 @@ def test_tasks_left_out_are_counted_and_warnings_are_notes(capsys):
     assert lines[0] == " 10/100  query NLL 0.500  widths 0.1–0.3  3 tasks left out"
     assert lines[1].startswith(" 20/100") and lines[1].endswith("7 tasks left out")
     assert err == "note: steep\n"
+
+
+def test_the_last_look_at_the_query_is_shown_where_a_chunk_had_none(capsys):
+    unseen = lambda iteration: report(iteration)._replace(info=report(0).info._replace(query_nll=jnp.asarray(jnp.nan)))
+    with console.progress(100) as advance:
+        for progress in (report(10), unseen(20), unseen(30)):
+            advance(progress)
+    assert [line.split()[3] for line in capsys.readouterr().out.splitlines()] == ["0.500"] * 3
+
+
+@pytest.mark.parametrize(
+    ("tasks", "chunk"), [("sinusoid", 500), ("omniglot", 25), ("images", 25), ("rl-navigation", 10)]
+)
+def test_the_longer_an_iteration_the_more_looks_at_it(tasks, chunk):
+    assert train._parsed([tasks]).chunk == chunk
+    assert train._parsed([tasks, "--chunk", "7"]).chunk == 7
 
 
 def test_rates_are_shown_where_there_are_some(capsys):
@@ -246,6 +262,7 @@ def test_ctrl_c_saves_and_resuming_ends_with_the_same_prior(uninterrupted, tmp_p
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=120)
     assert process.returncode == 130
+    assert err.index("a second Ctrl-C stops at once, without saving") < err.index("stopped at iteration")
     assert f"stopped at iteration {max(available(folder / 'checkpoints'))}; saved in {folder}" in err
     assert f"metaprior train --resume --out {folder}" in err and "Traceback" not in err
     assert 0 < max(available(folder / "checkpoints")) < ITERATIONS

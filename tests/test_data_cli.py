@@ -80,6 +80,13 @@ def test_a_folder_of_classes(tmp_path, capsys):
     assert checked(capsys, folder, "--json")["found"][0]["splits"]["all"]["classes"] == {"cat": 1, "dog": 2}
 
 
+def test_one_class_alone_is_remarked(tmp_path, capsys):
+    folder = tiny_data.write_folder(
+        tmp_path / "photos", {"cat/1.png": tiny_data.encoded(np.zeros((9, 9, 3), np.uint8))}
+    )
+    assert "1 class: to tell apart takes two 1" in checked(capsys, folder)
+
+
 def test_an_empty_folder_and_none(tmp_path, capsys):
     assert "has no sub-folders: make one for each class" in checked(capsys, tmp_path, code=2)[2]
     assert main(["data", "check", str(tmp_path / "nothing")]) == 2

@@ -47,14 +47,25 @@ def test_all_that_cannot_be_used_is_named_at_once(folder):
     assert sorted(caught.value.problems) == sorted(
         [
             f"loose.png in {folder} belongs to no class: move it into the folder of its class",
-            f"{folder / 'bird'} holds no pictures",
+            f"{folder / 'bird'} holds no pictures: add some, or remove it",
             f"{folder / 'deep'} holds no pictures: its sub-folders do, so {folder / 'deep'} may be the folder to name",
-            f"{folder / 'dog/phone.HEIC'} is neither JPEG nor PNG: convert it",
+            f"{folder / 'dog/phone.HEIC'} is neither JPEG nor PNG: convert it, or remove it",
             *(problem for problem in caught.value.problems if "cannot be read as a picture" in problem),
         ]
     )
     for name in ("cut.jpg", "fake.jpg", "empty.png"):
         assert f"{folder / 'dog' / name} cannot be read as a picture" in str(caught.value)
+    for name, mended in (("cut.jpg", "replace it by a whole copy"), ("fake.jpg", "convert it")):
+        (problem,) = [problem for problem in caught.value.problems if name in problem]
+        assert problem.endswith(f"): {mended}, or remove it")
+
+
+def test_several_pictures_outside_of_classes(folder):
+    tiny_data.write_folder(folder, {name: tiny_data.encoded(COLOURS) for name in ("a.png", "b.png")})
+    with pytest.raises(
+        DataError, match=r"a.png, b.png in .* belong to no class: move each into the folder of its class"
+    ):
+        load_folder(folder)
 
 
 def test_a_folder_that_is_none_and_one_without_classes(tmp_path):
@@ -147,7 +158,7 @@ def test_broken_pictures_are_named_wherever_they_break(tmp_path, kind):
 def test_files_that_cannot_be_opened_are_named(tmp_path):
     with pytest.raises(ValueError, match=r"none\.png is missing"):
         read_image(tmp_path / "none.png", size=(84, 84), channels=3)
-    with pytest.raises(ValueError, match=r"cannot be read \(Is a directory\)"):
+    with pytest.raises(ValueError, match="is a folder: name the pictures in it"):
         read_image(tmp_path, size=(84, 84), channels=3)
     with pytest.raises(ValueError, match="at least one pixel"):
         read_image(tmp_path, size=(0, 84), channels=3)

@@ -1,10 +1,13 @@
 """A folder of one's own classes as a data set: how it is split, and a prior learned from it on the command line."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import tiny_photos
 from PIL import Image
 
+from metaprior import training
 from metaprior.cli import main
 from metaprior.data import load_own
 
@@ -50,35 +53,59 @@ def test_too_few_classes_are_refused_in_words(folder):
         for file in (folder / f"kind{kind:02d}").iterdir():
             file.unlink()
         (folder / f"kind{kind:02d}").rmdir()
-    with pytest.raises(ValueError, match="has 2 classes, too few to keep some for validation and test: add classes"):
+    with pytest.raises(
+        ValueError,
+        match=r"has 2 classes, too few to keep some for validation and test: add classes, or .*metaprior adapt",
+    ):
         load_own(folder, **SIZE)
+
+
+FLAGS = "--method gem-bml+last-layer --ways 2 --queries 2 --filters 2 --meta-batch 1 --iterations 2 --chunk 1".split()
+
+
+def test_too_few_pictures_for_calibration_are_found_out_before_training(folder, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(training, "train", lambda *args, **flags: pytest.fail("trained in vain"))
+    run = ["train", "images", "--data-dir", str(folder), "--out", str(tmp_path / "run"), *FLAGS]
+    assert main(run) == 2  # three of each class are enough to train; evaluation asks for fifteen beside the shot
+    found = capsys.readouterr().err
+    assert (
+        "of the validation split has 4 images and a task needs 16 of each class: lower --shots, or add images" in found
+    )
+    assert main([*run, "--ways", "3"]) == 2
+    assert (
+        "the validation split has 2 classes and a task needs 3: lower --ways, or add classes" in capsys.readouterr().err
+    )
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.slow
 def test_a_prior_is_learned_from_a_folder_on_the_command_line(folder, tmp_path, capsys):
-    flags = [
-        "--ways",
-        "2",
-        "--queries",
-        "2",
-        "--filters",
-        "2",
-        "--meta-batch",
-        "1",
-        "--iterations",
-        "2",
-        "--chunk",
-        "1",
-    ]
-    run = [
-        "train",
-        "images",
-        "--method",
-        "gem-bml+last-layer",
-        "--data-dir",
-        str(folder),
-        "--out",
-        str(tmp_path / "run"),
-    ]
-    assert main([*run, *flags]) == 2  # evaluation asks for fifteen more pictures of a class
-    assert "has 4 images and a task needs 16 of each class" in capsys.readouterr().err
+    for kind in range(12):
+        for number, drawing in enumerate(tiny_photos.drawings(kind, 16)):
+            Image.fromarray(drawing[..., 0]).convert("RGB").save(folder / f"kind{kind:02d}" / f"{number}.png")
+    run = str(tmp_path / "run")
+    assert main(["train", "images", "--data-dir", str(folder), "--out", run, *FLAGS]) == 0
+    lines = [line.rstrip().split(maxsplit=1) for line in capsys.readouterr().out.splitlines()]
+    assert ["calibrated", "probabilities, on classes kept for validation"] in lines
+    assert not [words for words in lines if words[0] == "noise"]  # of curves; classes have none
+    (nll,) = [words[1] for words in lines if words[:1] == ["query"]]
+    assert "not the NLL of its probabilities" in nll
+    assert lines[-1][1].startswith(f"adapt {run} EXAMPLES --at NEW")
+    adapt = ["adapt", run, str(folder), "--at", str(folder / "kind00"), "--out", str(tmp_path / "labelled")]
+    assert main(adapt) == 0 and (tmp_path / "labelled" / "predictions.csv").exists()
+
+
+@pytest.mark.parametrize(("classes", "ways"), [(29, 5), (10, 2)])
+def test_the_least_number_of_classes_is_the_one_that_the_page_names(tmp_path, classes, ways):
+    """docs/photos.md: so many fill a task in every split, and one fewer does not."""
+    for kind in range(classes):
+        place = tmp_path / f"kind{kind:02d}"
+        place.mkdir()
+        Image.new("RGB", (1, 1)).save(place / "0.png")
+    least = lambda: min(len(split.classes) for split in load_own(tmp_path, size=(1, 1), channels=3).splits.values())
+    assert least() == ways
+    (place / "0.png").unlink()
+    place.rmdir()
+    assert least() == ways - 1
+    page = " ".join((Path(__file__).parents[1] / "docs" / "photos.md").read_text().split())
+    assert f"{classes} classes or more" in page or f"{classes} or more for `--ways {ways}`" in page

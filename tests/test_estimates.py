@@ -100,7 +100,7 @@ def test_the_command_prints_and_makes_no_folder(tmp_path, monkeypatch, capsys):
     assert main(argv) == 0
     out = " ".join(capsys.readouterr().out.split())
     assert "memory 12.5 GB" in out and "arguments 2 GB, 1.5 GB of it images" in out and "device 8 GB in all" in out
-    assert "time 1.5 h for 1,000 iterations of 5.4e+03 ms (10 s to compile)" in out
+    assert "time 1.5 h for 1,000 iterations of 5.4 s (10 s to compile)" in out
     assert (
         "too much lower --meta-batch (5), --queries (10), --hidden (4), --steps (5: maml keeps every inner step)" in out
     )

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import tiny_photos
+from PIL import Image
 
 import metaprior
 from metaprior import checkpoints, families, labelled, runs, training
@@ -211,6 +212,19 @@ def test_steps_and_kinds_of_runs_are_refused_in_words(load, tmp_path):
     curves = load().trained._replace(setup=metaprior.assemble(metaprior.Settings()))
     with pytest.raises(ValueError, match="sinusoid tasks are curves"):
         metaprior.Learned(curves).adapt_folder(tmp_path)
+
+
+def test_one_file_is_read_as_one_and_names_are_not_taken_for_images(load, tmp_path):
+    labeller = load().adapt(*NEW)
+    Image.fromarray(NEW[0][3, ..., 0]).save(tmp_path / "one.png")
+    for file in (tmp_path / "one.png", str(tmp_path / "one.png")):
+        np.testing.assert_array_equal(labeller.read(file), NEW[0][3:4])
+        with pytest.raises(
+            ValueError, match=r"one.png is a name: have files read by adapt_folder, and new ones by read"
+        ):
+            labeller.predict([file])
+    with pytest.raises(ValueError, match="is a folder: name the pictures in it"):
+        labeller.read(tmp_path)
 
 
 def test_grey_images_need_no_axis_of_channels(load):

@@ -1,8 +1,11 @@
 """Being asked to stop, without being stopped in the middle of something."""
 
+import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+
+TOLD = b"\nstopping as soon as the iterations under way are saved; a second Ctrl-C stops at once, without saving\n"
 
 
 @contextmanager
@@ -14,6 +17,7 @@ def deferred_interrupt() -> Iterator[Callable[[], bool]]:
         if asked:
             raise KeyboardInterrupt
         asked.append(signum)
+        os.write(2, TOLD)  # by the descriptor: a handler may have cut into a print
 
     try:
         previous = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}

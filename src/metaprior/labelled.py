@@ -75,15 +75,16 @@ class Labeller(NamedTuple):
         rows = [np.asarray(answer(_seen(self.trained, new[start : start + size]))) for start in starts]
         return Labelled(np.concatenate(rows), self.classes)
 
-    def read(self, files: Sequence[str | Path]) -> UInt8[np.ndarray, "N H W C"]:
-        """Picture files as the network is to see them; all that cannot be read are named in one error."""
+    def read(self, files: str | Path | Sequence[str | Path]) -> UInt8[np.ndarray, "N H W C"]:
+        """Picture files, or one, as the network is to see them; all that cannot be read are named in one error."""
+        files = [files] if isinstance(files, str | Path) else files
         height, width, channels = _shape(self.trained)
         pixels, problems = np.empty((len(files), height, width, channels), np.uint8), []
         for place, file in enumerate(files):
             try:
                 pixels[place] = read_image(file, size=(height, width), channels=channels)
             except ValueError as error:
-                problems.append(str(error))
+                problems.append(f"{error}, or leave it out")
         if problems:
             raise DataError(f"{len(problems)} of {len(files)} pictures", problems)
         return 255 - pixels if self.inverted else pixels
@@ -191,6 +192,8 @@ def _support(
 
 def _as_images(values: ArrayLike, trained: Trained) -> UInt8[np.ndarray, "N H W C"]:
     array, shape = np.asarray(values), _shape(trained)
+    if array.dtype.kind in "UO" and array.size and isinstance(array.flat[0], str | Path):
+        raise ValueError(f"{array.flat[0]} is a name: have files read by adapt_folder, and new ones by read")
     if array.dtype != np.uint8:
         raise ValueError(f"images are bytes from 0 to 255, dtype uint8, got {array.dtype}: scale and convert them")
     if array.ndim == 3 and shape[2] == 1:

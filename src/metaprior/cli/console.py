@@ -100,14 +100,16 @@ def _notes(report: Progress) -> None:
 def _describer() -> Callable[[list[Progress]], str]:
     """Puts the newest of a few reports into words, with the speed since the last time and the tasks left out so far."""
     before: tuple[float, int] | None = None  # the first time, compilation would spoil the speed
-    left_out = 0
+    left_out, nll = 0, math.nan
 
     def describe(reports: list[Progress]) -> str:
-        nonlocal before, left_out
+        nonlocal before, left_out, nll
         now, newest = time.perf_counter(), reports[-1]
         speed = before and (newest.iteration - before[1]) / max(now - before[0], 1e-9)
         before, left_out = (now, newest.iteration), left_out + sum(int(report.info.left_out) for report in reports)
-        parts = [in_returns(newest.returns) if newest.returns else f"query NLL {float(newest.info.query_nll):.3f}"]
+        looks = [float(report.info.query_nll) for report in reports]  # of images not every iteration is looked at
+        nll = next((look for look in reversed(looks) if math.isfinite(look)), nll)
+        parts = [in_returns(newest.returns) if newest.returns else f"query NLL {nll:.3f}"]
         for word, logs in (("widths", newest.info.log_std), ("rates ×", newest.info.log_rate)):
             parts += [f"{word} {extent(np.asarray(logs))}"] if np.isfinite(logs).all() else []
         parts += [f"{speed:,.{0 if speed >= 10 else 1}f} it/s"] if speed else []

@@ -148,7 +148,8 @@ def table(report: Report) -> Table:
     if report.layout == CLASS_FOLDER:
         images = report.splits["all"]
         head, rows = ("class", "images"), dict(zip(images.classes, images.counts.reshape(-1, 1), strict=True))
-        sums = (f"{len(rows):,} classes", f"{len(images.pixels):,}")
+        alone = "1 class: to tell apart takes two" if len(rows) == 1 else f"{len(rows):,} classes"
+        sums = (alone, f"{len(images.pixels):,}")
     else:
         head = ("split", "classes", "images")
         rows = {split: (len(images.classes), len(images.pixels)) for split, images in report.splits.items()}

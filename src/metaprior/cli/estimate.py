@@ -21,7 +21,7 @@ def estimated(setup: Setup, *, done: int) -> Table:
         "temporaries": size(memory.temporaries),
         "results": size(memory.results),
         "device": "does not say what it has" if memory.device is None else f"{size(memory.device)} in all",
-        "time": f"{_duration(found.seconds)} for {found.iterations:,} iterations of {1e3 * per_iteration:.3g} ms "
+        "time": f"{_duration(found.seconds)} for {found.iterations:,} iterations of {_each(per_iteration)} "
         f"({found.seconds_to_compile:.0f} s to compile), {'looks at returns' if setup.rl else 'calibration'} not counted",
     }
     if memory.device is not None and memory.total > memory.device:
@@ -30,6 +30,15 @@ def estimated(setup: Setup, *, done: int) -> Table:
     for word, value in rows.items():
         grid.add_row(word, value)
     return grid
+
+
+def _each(seconds: float) -> str:
+    """Of an iteration.
+
+    >>> [_each(seconds) for seconds in (0.00123, 0.5, 19.61)]
+    ['1.23 ms', '500 ms', '19.6 s']
+    """
+    return f"{seconds:.3g} s" if seconds >= 1 else f"{1e3 * seconds:.3g} ms"
 
 
 def _duration(seconds: float) -> str:

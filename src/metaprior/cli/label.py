@@ -28,17 +28,18 @@ def run(
     if at is None:
         raise ValueError("which pictures are to be labelled? name a folder of them, or one picture, with --at")
     files = pictures(Path(at))
-    prior = learned.load_run(folder)
-    if words := prior.beyond(steps):
-        console.note(words)
-    labeller = prior.adapt_folder(support, steps=steps, invert=invert)
-    pixels = labeller.read(files)
-    found = labeller.predict(pixels, transductive=transductive)
+    _require_apart(out, support, Path(at))
+    with console.waiting("reading pictures, compiling and adapting"):
+        prior = learned.load_run(folder)
+        labeller = prior.adapt_folder(support, steps=steps, invert=invert)
+        pixels = labeller.read(files)
+        found = labeller.predict(pixels, transductive=transductive)
     if not np.isfinite(found.probabilities).all():
         raise ValueError(f"after {steps} steps predictions are no longer finite: take fewer --steps")
     names = [file.name for file in files]
     outputs.write(out, as_csv(names, found), _sheet(labeller, names, pixels, found))
-    for line in (*prior.trained.notes, *labeller.notes):
+    beyond = prior.beyond(steps)
+    for line in (*([beyond] if beyond else []), *prior.trained.notes, *labeller.notes):
         console.note(line)
     if len(files) > LIMIT:
         console.note(f"{outputs.PICTURE} shows the first {LIMIT} of {len(files)} pictures, {outputs.TABLE} has all")
@@ -60,6 +61,19 @@ def pictures(path: Path) -> list[Path]:
     deeper = class_folders(path)
     hint = f"; it holds folders: name one of them, such as {deeper[0]}" if deeper else ", check --at"
     raise ValueError(f"{path} holds no pictures to label ({', '.join(READ)}){hint}")
+
+
+def _require_apart(out: Path, support: Path, at: Path) -> None:
+    """What is written must not be read as a picture, or as a class, when the command is given again."""
+    written, shown = out.resolve(), support.resolve()
+    if written == at.resolve():
+        raise ValueError(
+            f"--out {out} is the folder of --at: {outputs.PICTURE} would be labelled next time; choose another --out"
+        )
+    if written == shown or shown in written.parents:
+        raise ValueError(
+            f"--out {out} lies in {support}: {outputs.PICTURE} would be an example next time; choose another --out"
+        )
 
 
 def as_csv(names: Sequence[str], found: Labelled) -> bytes:

@@ -25,15 +25,21 @@ from metaprior.meta import State
 from metaprior.predict import Calibration
 from metaprior.rl import progress
 from metaprior.rl.named import ENVIRONMENTS
-from metaprior.settings import TASK_SETS, Settings, Setup, as_dict, assemble, from_dict, usual
+from metaprior.settings import TASK_SETS, WATCH_EVERY, Settings, Setup, as_dict, assemble, from_dict, usual
+from metaprior.tasks import IMAGE_SETS
 
 HELP = """Learn a prior from many small tasks, into a run folder.
 
 examples:
   metaprior train sinusoid --method gem-bml+ --out runs/sine
+  metaprior train omniglot --method gem-bml+last-layer --shots 5 --data-dir data --out runs/characters
+  metaprior train images --data-dir my-folder --out runs/mine
   metaprior train rl-navigation --method maml-trpo --out runs/walk
   metaprior train --resume --out runs/sine --iterations 80000
   metaprior train omniglot --method maml --meta-batch 32 --estimate
+
+my-folder has a sub-folder of pictures for each of many classes; to label pictures of a few, adapt a prior that was learned from
+others (metaprior adapt --help).
 
 Ctrl-C saves and stops; --resume goes on, and ends with the same prior as if nothing had happened. Task sets that begin with rl-
 have flags of their own: metaprior train rl-navigation --help."""
@@ -82,9 +88,11 @@ class Train:
     """Folder of the run: new or empty, unless resuming."""
     resume: bool = False
     """Go on with the run in --out, with its settings; only --iterations may be given anew, and raised."""
-    chunk: int = 500
-    """Iterations per compiled call, and per row of the metrics."""
-    checkpoint_every: int = 2000
+    chunk: Annotated[int, tyro.conf.arg(help_behavior_hint="(default: 500; of images 25, of agents 10)")] = 500
+    """Iterations per compiled call, and per row of the metrics: progress is shown, and Ctrl-C heeded, after each."""
+    checkpoint_every: Annotated[
+        int, tyro.conf.arg(help_behavior_hint="(default: 2000; of images 200, of agents 50)")
+    ] = 2000
     """Iterations between checkpoints."""
     quiet: bool = False
     """Show warnings and errors only."""
@@ -133,6 +141,10 @@ def _run(asked: Train, argv: list[str], *, many: bool) -> int:
     setup = assemble(asked.settings.checked())
     if setup.tasks.elsewhere:
         setup.tasks.pool("train")  # says so, before there is a folder
+    if setup.tasks.shape is not None:
+        with console.waiting("reading images"):
+            for split in ("train", "validation", "test"):  # too few to calibrate with is said now, not after hours
+                setup.tasks.pool(split)
     if asked.estimate:
         if mesh is not None:
             raise ValueError("--estimate is for one device: leave out --devices and --coordinator")
@@ -181,15 +193,21 @@ def _parsed(argv: list[str]) -> Train:
     if named and {"-h", "--help"} & set(argv):
         return parse(Train, argv, prog="metaprior train", help=OF_AGENTS, default=_usual(usual(named)))
     asked = parse(Train, argv, prog="metaprior train", help=HELP)
-    if asked.settings.tasks not in ENVIRONMENTS:
+    tasks = asked.settings.tasks
+    if tasks not in ENVIRONMENTS and tasks not in IMAGE_SETS:
         return asked
-    return parse(Train, argv, prog="metaprior train", help=OF_AGENTS, default=_usual(usual(asked.settings.tasks)))
+    text = OF_AGENTS if tasks in ENVIRONMENTS else HELP
+    return parse(Train, argv, prog="metaprior train", help=text, default=_usual(usual(tasks)))
 
 
 def _usual(settings: Settings) -> Train:
-    """Of agents an iteration takes long: more looks at it, and more checkpoints."""
+    """Of images and agents an iteration takes long: more looks at it, a shorter wait after Ctrl-C, and more checkpoints."""
     usual_flags = Train(Choices(**vars(settings)))
-    return replace(usual_flags, chunk=10, checkpoint_every=50) if settings.tasks in ENVIRONMENTS else usual_flags
+    if settings.tasks in ENVIRONMENTS:
+        return replace(usual_flags, chunk=10, checkpoint_every=50)
+    return (
+        replace(usual_flags, chunk=WATCH_EVERY, checkpoint_every=200) if settings.tasks in IMAGE_SETS else usual_flags
+    )
 
 
 def default_folder(settings: Settings) -> Path:
@@ -205,7 +223,8 @@ def default_folder(settings: Settings) -> Path:
 @contextmanager
 def opened(setup: Setup, folder: Path, *, resume: bool) -> Iterator[runs.Run]:
     """The run folder, locked until the end of the block."""
-    folder_run = training.create_run(setup, folder, resume=resume)
+    with console.waiting("trying the settings on a first task"):
+        folder_run = training.create_run(setup, folder, resume=resume)
     try:
         for line in folder_run.notes:
             console.note(line)
@@ -234,9 +253,9 @@ def train_into(setup: Setup, folder_run: runs.Run, *, quiet: bool = False, **fla
         ) from None
     if processes.several():
         processes.leave()
-    found = _found(setup, folder_run) if setup.rl else _noise(_calibrated(setup, folder_run, state))
+    found = _found(setup, folder_run) if setup.rl else _sureness(setup, _calibrated(setup, folder_run, state))
     if not quiet:
-        console.output().print(_summary(folder_run, found, time.perf_counter() - began))
+        console.output().print(_summary(setup, folder_run, found, time.perf_counter() - began))
 
 
 def _resumed(folder: Path) -> str:
@@ -271,7 +290,9 @@ def _calibrated(setup: Setup, folder_run: runs.Run, state: State) -> Calibration
         raise KeyboardInterrupt("stopped while calibrating; the training is done and saved") from None
 
 
-def _noise(calibration: Calibration) -> dict[str, str]:
+def _sureness(setup: Setup, calibration: Calibration) -> dict[str, str]:
+    if setup.tasks.shape is not None:
+        return {"calibrated": "probabilities, on classes kept for validation"}
     noise = [math.exp(float(value)) for value in calibration.log_noise]
     return {"noise": f"{noise[0]:.3g} before adaptation, {noise[-1]:.3g} after {len(noise) - 1} steps (calibrated)"}
 
@@ -286,16 +307,21 @@ def _found(setup: Setup, folder_run: runs.Run) -> dict[str, str]:
     return rows
 
 
-def _summary(folder_run: runs.Run, found: dict[str, str], seconds: float) -> Table:
+def _summary(setup: Setup, folder_run: runs.Run, found: dict[str, str], seconds: float) -> Table:
     grid = Table.grid(padding=(0, 2))
     rows = {
         "run": str(folder_run.folder),
         "iterations": f"{folder_run.settings['iterations']:,} ({seconds:.0f} s)",
         **found,
     }
-    metrics = runs.read_metrics(folder_run)
-    if metrics and "query_nll" in metrics[-1]:
-        rows["query NLL"] = f"{metrics[-1]['query_nll']:.3f} after adaptation in training"
-    for word, value in {**rows, "next": f"metaprior evaluate {shlex.quote(str(folder_run.folder))}"}.items():
+    known = [row["query_nll"] for row in runs.read_metrics(folder_run) if row.get("query_nll") is not None]
+    if known:  # of images not every iteration is looked at
+        of_targets = setup.tasks.shape is not None and setup.learner.cell.family.name == "last-layer"
+        what = ", of the exact head's targets: not the NLL of its probabilities" if of_targets else ""
+        rows["query NLL"] = f"{known[-1]:.3f} after adaptation in training{what}"
+    folder = shlex.quote(str(folder_run.folder))
+    for word, value in {**rows, "next": f"metaprior evaluate {folder}"}.items():
         grid.add_row(word, value)
+    if setup.tasks.shape is not None:
+        grid.add_row("", f"metaprior adapt {folder} EXAMPLES --at NEW --out labelled, see docs/photos.md")
     return grid

@@ -36,7 +36,7 @@ def load_folder(path: str | Path, *, size: tuple[int, int] = (84, 84), channels:
             try:
                 room[place] = read_image(file, size=size, channels=channels)
             except ValueError as error:
-                unreadable.append(str(error))
+                unreadable.append(f"{error}, or remove it")
         return unreadable
 
     counts = {name: len(files) for name, files in classes.items()}
@@ -61,12 +61,13 @@ def _misplaced(path: Path) -> list[str]:
     folders = class_folders(path)
     problems = [] if folders else [f"{path} has no sub-folders: make one for each class, with its pictures in it"]
     if loose := [file.name for file in _pictures(path, (*READ, *UNREAD))]:
-        problems.append(f"{first_few(loose, 3)} in {path} belongs to no class: move it into the folder of its class")
+        words = "belongs to no class: move it" if len(loose) == 1 else "belong to no class: move each"
+        problems.append(f"{first_few(loose, 3)} in {path} {words} into the folder of its class")
     for folder in folders:
         for file in _pictures(folder, UNREAD):
-            problems.append(f"{file} is neither JPEG nor PNG: convert it")
+            problems.append(f"{file} is neither JPEG nor PNG: convert it, or remove it")
         if not _pictures(folder, (*READ, *UNREAD)):
             deeper = [inner for inner in class_folders(folder) if _pictures(inner, READ)]
-            hint = f": its sub-folders do, so {folder} may be the folder to name" if deeper else ""
-            problems.append(f"{folder} holds no pictures{hint}")
+            hint = f"its sub-folders do, so {folder} may be the folder to name" if deeper else "add some, or remove it"
+            problems.append(f"{folder} holds no pictures: {hint}")
     return problems

@@ -23,7 +23,8 @@ def load_own(folder: str | Path, *, size: tuple[int, int], channels: int) -> Ima
     parts = {"train": order[sum(counts.values()) :], "validation": validation, "test": test}
     if empty := [split for split, kinds in parts.items() if not kinds]:
         raise ValueError(
-            f"{folder} has {len(order)} classes, too few to keep some for {' and '.join(empty)}: add classes"
+            f"{folder} has {len(order)} classes, too few to keep some for {' and '.join(empty)}: add classes, or learn a prior "
+            "from other images and adapt it to these, metaprior adapt --help"
         )
     return ImageSet("images", **{split: _chosen(everything, sorted(kinds)) for split, kinds in parts.items()})
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 from jaxtyping import UInt8
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 FORMATS = ("JPEG", "PNG")
 MODES = {1: "L", 3: "RGB"}  # channels -> Pillow's word
@@ -26,12 +26,15 @@ def read_image(path: str | Path, *, size: tuple[int, int], channels: int) -> UIn
         data = Path(path).read_bytes()
     except FileNotFoundError:
         raise ValueError(f"{path} is missing") from None
+    except IsADirectoryError:
+        raise ValueError(f"{path} is a folder: name the pictures in it") from None
     except OSError as error:
         raise ValueError(f"{path} cannot be read ({error.strerror})") from None
     try:
         return _decode(data, size, MODES[channels])
     except Exception as error:  # decoders raise whatever a broken file makes them stumble over
-        raise ValueError(f"{path} cannot be read as a picture ({reason(error)})") from None
+        mended = "convert it" if isinstance(error, UnidentifiedImageError) else "replace it by a whole copy"
+        raise ValueError(f"{path} cannot be read as a picture ({reason(error)}): {mended}") from None
 
 
 def reason(error: Exception) -> str:

@@ -177,7 +177,7 @@ def require_enough(images: Images, split: str, *, ways: int, images_per_class: i
         name = images.classes[int(images.counts.argmin())]
         raise ValueError(
             f"class {name} of the {split} split has {least} images and a task needs {images_per_class} of each class: "
-            "lower --shots or --queries, or add images"
+            f"lower --shots{' or --queries' if split == 'train' else ''}, or add images"
         )
 
 
