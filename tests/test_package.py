@@ -44,8 +44,8 @@ def test_unknown_names_are_missing():
 # One episode's way through the code. A module imports only from its own place and those before it.
 ORDER = [
     "types", "names", "scalars", "trees", "one_by_one", "metrics", "likelihoods", "families", "last_layer", "data", "tasks",
-    "models", "heads", "inference", "matrix", "rules", "methods", "optimizers", "cells", "meta", "parallel", "layers", "processes",
-    "rl", "predict", "calibration", "classes", "recipes", "settings", "programs", "evaluation", "codec", "checkpoints",
+    "models", "heads", "inference", "matrix", "rules", "methods", "optimizers", "cells", "meta", "parallel", "layers",
+    "processes", "rl", "predict", "calibration", "classes", "recipes", "settings", "programs", "evaluation", "codec", "checkpoints",
     "runs", "interrupts", "training", "estimates", "plans", "federated", "labelled", "policies", "published", "estimators",
     "learned", "figures", "page", "benchmarks", "cli", "__main__",
 ]  # fmt: skip

@@ -1,7 +1,6 @@
 """`metaprior train`: from task set and method to a run folder that holds a learned prior."""
 
 import dataclasses
-import math
 import re
 import shlex
 import time
@@ -14,10 +13,9 @@ from typing import Annotated, Any
 import jax
 import tyro
 from jax.sharding import Mesh
-from rich.table import Table
 
 from metaprior import checkpoints, estimates, parallel, processes, runs, training
-from metaprior.cli import console, job
+from metaprior.cli import console, job, summary
 from metaprior.cli.arguments import parse
 from metaprior.cli.estimate import estimated
 from metaprior.cli.unused import require_tasks, require_used
@@ -91,7 +89,7 @@ class Train:
     chunk: Annotated[int, tyro.conf.arg(help_behavior_hint="(default: 500; of images 25, of agents 10)")] = 500
     """Iterations per compiled call, and per row of the metrics: progress is shown, and Ctrl-C heeded, after each."""
     checkpoint_every: Annotated[
-        int, tyro.conf.arg(help_behavior_hint="(default: 2000; of images 200, of agents 50)")
+        int, tyro.conf.arg(help_behavior_hint="(default: 2000; of images 500, of agents 50)")
     ] = 2000
     """Iterations between checkpoints."""
     quiet: bool = False
@@ -206,7 +204,7 @@ def _usual(settings: Settings) -> Train:
     if settings.tasks in ENVIRONMENTS:
         return replace(usual_flags, chunk=10, checkpoint_every=50)
     return (
-        replace(usual_flags, chunk=WATCH_EVERY, checkpoint_every=200) if settings.tasks in IMAGE_SETS else usual_flags
+        replace(usual_flags, chunk=WATCH_EVERY, checkpoint_every=500) if settings.tasks in IMAGE_SETS else usual_flags
     )
 
 
@@ -253,9 +251,13 @@ def train_into(setup: Setup, folder_run: runs.Run, *, quiet: bool = False, **fla
         ) from None
     if processes.several():
         processes.leave()
-    found = _found(setup, folder_run) if setup.rl else _sureness(setup, _calibrated(setup, folder_run, state))
+    found = (
+        summary.of_agents(setup, folder_run)
+        if setup.rl
+        else summary.sureness(setup, _calibrated(setup, folder_run, state))
+    )
     if not quiet:
-        console.output().print(_summary(setup, folder_run, found, time.perf_counter() - began))
+        console.output().print(summary.table(setup, folder_run, found, time.perf_counter() - began))
 
 
 def _resumed(folder: Path) -> str:
@@ -288,40 +290,3 @@ def _calibrated(setup: Setup, folder_run: runs.Run, state: State) -> Calibration
             return training.finish(setup, folder_run, state)
     except KeyboardInterrupt:
         raise KeyboardInterrupt("stopped while calibrating; the training is done and saved") from None
-
-
-def _sureness(setup: Setup, calibration: Calibration) -> dict[str, str]:
-    if setup.tasks.shape is not None:
-        return {"calibrated": "probabilities, on classes kept for validation"}
-    noise = [math.exp(float(value)) for value in calibration.log_noise]
-    return {"noise": f"{noise[0]:.3g} before adaptation, {noise[-1]:.3g} after {len(noise) - 1} steps (calibrated)"}
-
-
-def _found(setup: Setup, folder_run: runs.Run) -> dict[str, str]:
-    assert setup.rl is not None
-    steps = setup.settings.iterations * setup.rl.steps_per_iteration
-    rows = {"environment": f"{steps:,} steps at most, {setup.rl.steps_per_iteration:,} an iteration"}
-    if metrics := runs.read_metrics(folder_run):
-        looked = f"{progress.ROLLOUTS} rollouts in each of {progress.TASKS} validation tasks"
-        rows["returns"] = f"{console.in_returns(metrics[-1]['returns'])} ({looked})"
-    return rows
-
-
-def _summary(setup: Setup, folder_run: runs.Run, found: dict[str, str], seconds: float) -> Table:
-    grid = Table.grid(padding=(0, 2))
-    rows = {
-        "run": str(folder_run.folder),
-        "iterations": f"{folder_run.settings['iterations']:,} ({seconds:.0f} s)",
-        **found,
-    }
-    known = [row["query_nll"] for row in runs.read_metrics(folder_run) if row.get("query_nll") is not None]
-    if known:  # of images not every iteration is looked at
-        of_targets = setup.tasks.shape is not None and setup.learner.cell.family.name == "last-layer"
-        what = ", of the exact head's targets: not the NLL of its probabilities" if of_targets else ""
-        rows["query NLL"] = f"{known[-1]:.3f} after adaptation in training{what}"
-    folder = shlex.quote(str(folder_run.folder))
-    for word, value in {**rows, "next": f"metaprior evaluate {folder}"}.items():
-        grid.add_row(word, value)
-    if setup.tasks.shape is not None:
-        grid.add_row("", f"metaprior adapt {folder} EXAMPLES --at NEW --out labelled, see docs/photos.md")
-    return grid
