@@ -45,9 +45,9 @@ def test_unknown_names_are_missing():
 ORDER = [
     "types", "names", "scalars", "trees", "one_by_one", "metrics", "likelihoods", "families", "last_layer", "data", "tasks",
     "models", "heads", "inference", "matrix", "rules", "methods", "optimizers", "cells", "meta", "parallel", "layers",
-    "processes", "rl", "predict", "calibration", "classes", "recipes", "settings", "programs", "evaluation", "codec", "checkpoints",
-    "runs", "interrupts", "training", "estimates", "plans", "federated", "labelled", "policies", "published", "estimators",
-    "learned", "figures", "page", "benchmarks", "cli", "__main__",
+    "processes", "rl", "predict", "calibration", "classes", "recipes", "settings", "programs", "evaluation", "codec",
+    "checkpoints", "runs", "interrupts", "training", "estimates", "plans", "federated", "labelled", "policies", "published",
+    "estimators", "learned", "figures", "page", "benchmarks", "cli", "__main__",
 ]  # fmt: skip
 
 

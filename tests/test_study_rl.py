@@ -152,7 +152,7 @@ def test_few_trainings_are_filled_up_to_the_shape_of_many():
         shapes.append(numbers.shape)
         return numbers * length + states["x"].sum(axis=1), states["x"]
 
-    called = rl_training.filled_up(together, 3)
+    called: Any = rl_training.filled_up(together, 3)
     for asked in (1, 2, 3):
         numbers, states = jnp.arange(1.0, 1.0 + asked), {"x": jnp.arange(2.0 * asked).reshape(asked, 2)}
         for found, alone in zip(called(numbers, 10.0, states), together(numbers, 10.0, states), strict=True):
