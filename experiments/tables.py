@@ -129,7 +129,9 @@ def returns(load: Load) -> str:
         {**row, "setting": called}
         for name, called in WORLDS.items()
         for row in load(name)["rows"]
-        if row["setting"] == RETURNS and row["metric"] in wanted and row["method"] in ("gem-bml+", "maml", "pretrain")
+        if row["setting"] == RETURNS
+        and row["metric"] in wanted
+        and row["method"] in ("gem-bml+", "maml", "maml-trpo", "pretrain")
     ]
     return _tables(rows)
 
