@@ -28,7 +28,7 @@ def client(name, what, number=3):
     return learner, state, truth, leakage.observed(learner, what, state, truth, number)
 
 
-@pytest.mark.parametrize("name", ["gem-bml+", "gem-bml"])
+@pytest.mark.parametrize("name", [pytest.param("gem-bml+", marks=pytest.mark.slow), "gem-bml"])
 def test_what_is_inverted_is_what_is_sent(name):
     what = Message(steps=2, tasks=2, images=3)
     learner, state, truth, seen = client(name, what)

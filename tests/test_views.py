@@ -40,7 +40,9 @@ WAYS = {
 }
 
 
-@pytest.mark.parametrize("name", WAYS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(way, marks=pytest.mark.slow) if way == "shifted" else way for way in WAYS]
+)
 def test_answers_are_the_mean_over_turned_batches(name):
     asked, ways = WAYS[name]
     model, support, x = seen(NETWORK, asked), images(4), images(5, seed=1)

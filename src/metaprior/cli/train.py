@@ -32,7 +32,6 @@ examples:
   metaprior train sinusoid --method gem-bml+ --out runs/sine
   metaprior train omniglot --method gem-bml+last-layer --shots 5 --data-dir data --out runs/characters
   metaprior train images --data-dir my-folder --out runs/mine
-  metaprior train rl-navigation --method maml-trpo --out runs/walk
   metaprior train --resume --out runs/sine --iterations 80000
   metaprior train omniglot --method maml --meta-batch 32 --estimate
 
