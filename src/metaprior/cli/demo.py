@@ -53,10 +53,10 @@ def run(argv: list[str]) -> int:
     with contextlib.closing(server.bound(asked.host, asked.port)) as place:
         with console.waiting("compiling; this takes about half a minute"):
             page = app.application(app.engine(), hosts=server.names(asked.host, asked.name))
-        # Only now: whoever opens it does not wait for a compiler.
+        # Only now: whoever opens it does not wait for a compiler, and who is quicker than the server waits in line.
+        place.listen()
         print(f"the page is at {server.address(place)} (Ctrl-C ends it)", flush=True)
         if not asked.no_browser:
-            place.listen()  # a quick browser waits in line
             webbrowser.open(server.address(place))
         with contextlib.suppress(KeyboardInterrupt):
             server.serve(page, place)
