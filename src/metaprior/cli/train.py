@@ -140,7 +140,7 @@ def _run(asked: Train, argv: list[str], *, many: bool) -> int:
         setup.tasks.pool("train")  # says so, before there is a folder
     if setup.tasks.shape is not None:
         with console.waiting("reading images"):
-            for split in ("train", "validation", "test"):  # too few to calibrate with is said now, not after hours
+            for split in ("train", "validation"):  # too few to calibrate with is said now, not after hours
                 setup.tasks.pool(split)
     if asked.estimate:
         if mesh is not None:

@@ -1,7 +1,7 @@
 """Half-cheetah as pure functions on MuJoCo's C engine: compiled programs call it back, all cheetahs at once.
 
 The whole state travels with the program and is loaded into the engine for every action, so that nothing is kept between calls:
-what is mapped, scanned or compiled sees a function like any other. For processors; `cheetah_plane` is for accelerators.
+what is mapped, scanned or compiled sees a function like any other. For processors; `cheetah_kernel` is for GPUs.
 """
 
 import threading
