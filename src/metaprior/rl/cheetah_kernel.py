@@ -1,4 +1,4 @@
-"""Half-cheetah as one program of a GPU: an action is one launch, in which a warp has two cheetahs, 16 threads each.
+"""Half-cheetah as one program of a GPU: an action is one launch, in which every thread has a cheetah.
 
 Otherwise each of the five engine steps of an action would be many small programs, and starting those takes the time, however
 few cheetahs there are. The physics are `cheetah_numbers`; Pallas makes a program of them.
@@ -11,7 +11,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.experimental import pallas as pl
 from jaxtyping import Array, Float
 
@@ -19,11 +18,10 @@ from metaprior.rl import cheetah
 from metaprior.rl.cheetah import CheetahState
 from metaprior.rl.cheetah_body import read_body
 from metaprior.rl.cheetah_numbers import substep
-from metaprior.rl.cheetah_tips import Tips, tips_table
-from metaprior.rl.cheetah_tree import JOINTS, Tree, tree_of
+from metaprior.rl.cheetah_tree import JOINTS, Number, Tree, tree_of
 from metaprior.rl.environment import Environment
 
-BLOCK = 2  # cheetahs that one program has side by side: a warp has a thread for each of their 16 tips
+BLOCK = 32  # cheetahs that one program has side by side: the threads of a warp
 ITERATIONS = 20  # most, of Newton's method; one to three are enough but where a body falls on the ground
 
 
@@ -79,21 +77,15 @@ def moving_all(launched: Callable) -> Callable:
 
 
 def launch(tree: Tree, iterations: int, interpret: bool, *rows: Float[Array, "N _"]) -> Sequence[Float[Array, "N 9"]]:
-    """One program for every `BLOCK` rows.
-
-    It reads and writes single numbers. For each array that a program reads or writes Triton follows all that is made of it, once
-    from each of its operations: with an array for every number, nearly all of the time of compiling would go there.
-    """
-    table, kind = tips_table(tree), rows[0].dtype
+    """One program for every `BLOCK` rows."""
+    kind = rows[0].dtype
 
     def program(*refs):
-        tips = Tips.of([along_tips(known, kind) for known in table])
-        *state, action = ([read(ref, place) for place in range(ref.shape[1])] for ref in refs[:4])
-        once = lambda _, now: tuple(map(tuple, substep(tree, tips, now[0], now[1], now[2], action, iterations)))
+        *state, action = map(read, refs[:4])
+        once = lambda _, now: tuple(map(tuple, substep(tree, now[0], now[1], now[2], action, iterations)))
         after = jax.lax.fori_loop(0, cheetah.FRAME_SKIP, once, tuple(map(tuple, state)))
         for ref, numbers in zip(refs[4:], after, strict=True):
-            for place, number in enumerate(numbers):
-                write(ref, place, number)
+            write(ref, numbers)
 
     blocks = [pl.BlockSpec((BLOCK, part.shape[1]), lambda block: (block, 0)) for part in rows]
     return pl.pallas_call(
@@ -108,28 +100,31 @@ def launch(tree: Tree, iterations: int, interpret: bool, *rows: Float[Array, "N 
     )(*rows)
 
 
-def read(ref: Any, place: int) -> Float[Array, "_"]:
-    """A number of each cheetah, side by side."""
-    which, found = jax.lax.broadcasted_iota(jnp.int32, (BLOCK,), 0), ref[0, place]
-    for one in range(1, BLOCK):
-        found = jnp.where(which == one, ref[one, place], found)
-    return found
+def read(ref: Any) -> list[Number]:
+    """The columns of what a program is given.
+
+    In a loop, for each array that a program reads or writes Triton follows all that is made of it, through the whole program:
+    with a line for every column, nearly all of the time of compiling would go there.
+    """
+
+    def one(place, numbers):
+        column = ref[:, place]
+        return [jnp.where(place == each, column, number) for each, number in enumerate(numbers)]
+
+    return jax.lax.fori_loop(0, ref.shape[1], one, [jnp.zeros(ref.shape[0], ref.dtype)] * ref.shape[1])
 
 
-def write(ref: Any, place: int, numbers: Float[Array, "_"]) -> None:
-    """A number of each cheetah, to its place."""
-    which = jax.lax.broadcasted_iota(jnp.int32, (BLOCK,), 0)
-    for one in range(BLOCK):
-        ref[one, place] = jnp.where(which == one, numbers, 0).sum()
+def write(ref: Any, numbers: Sequence[Number]) -> None:
+    """The columns of what it gives back: in a loop as well."""
 
+    def one(place, nothing):
+        column = numbers[0]
+        for each, number in enumerate(numbers):
+            column = jnp.where(place == each, number, column)
+        ref[:, place] = column
+        return nothing
 
-def along_tips(known: np.ndarray, kind: Any) -> Float[Array, "tips 1"]:
-    """What is known of tips, without a table in memory: where it changes from one to the next."""
-    tip = jax.lax.broadcasted_iota(jnp.int32, (len(known), 1), 0)
-    found = jnp.full((len(known), 1), known[-1], kind)
-    for last in reversed(np.flatnonzero(np.diff(known))):
-        found = jnp.where(tip <= int(last), float(known[last]), found)
-    return found
+    jax.lax.fori_loop(0, ref.shape[1], one, ())
 
 
 def _compiler(interpret: bool) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from metaprior.rl.cheetah_tips import Tips, Touching, forces_of, moved, stiffened, touching_of
+from metaprior.rl.cheetah_tips import Touching, forces_of, moved, stiffened, touching_of
 from metaprior.rl.cheetah_tree import (
     JOINTS,
     TRUNK,
@@ -32,12 +32,12 @@ SEARCHES = 40  # most steps of a line search; it takes two or three
 
 
 def substep(
-    tree: Tree, tips: Tips, qpos: Numbers, qvel: Numbers, start: Numbers, action: Numbers, iterations: int
+    tree: Tree, qpos: Numbers, qvel: Numbers, start: Numbers, action: Numbers, iterations: int
 ) -> tuple[list[Number], list[Number], list[Number]]:
     """One step of the engine: positions, velocities and accelerations after it."""
     body, frames = tree.body, frames_of(tree, qpos)
     inertia, free = smooth(tree, frames, qpos, qvel, action)
-    touching = touching_of(tree, frames, tips, qpos, qvel)
+    touching = touching_of(tree, frames, qpos, qvel)
     found, pushed = newton(tree, frames, inertia, free, touching, start, iterations)
     step = float(body.step)
     # The friction of joints is taken as it will be after the step.
@@ -138,9 +138,9 @@ def newton(
         # While no row begins or ceases to push all is a parabola, and this was its minimum.
         changed = jnp.abs(length - 1) > CLOSE
         for gap, move, strong in zip(now, moving, rows.strength, strict=True):
-            after = gap + times(length, move)
+            after = gap + length * move
             flips = ((gap < 0) != (after < 0)) & (strong > 0) & (jnp.abs(after) > rounding * jnp.abs(gap))
-            changed |= summed(jnp.where(flips, 1, 0), length) > 0
+            changed |= flips
         return tuple(each + length * step for each, step in zip(a, way, strict=True)), changed
 
     found = until_done(once, tuple(start), start[0], iterations)
@@ -159,9 +159,9 @@ def lowest(slope: Number, bend: Number, away: Numbers, moving: Numbers, strength
         t, low, high = known
         rising, steep = slope + bend * t, bend
         for gap, move, strong in zip(away, moving, strength, strict=True):
-            short = gap + times(t, move)
+            short = gap + t * move
             part = jnp.where(short < 0, strong * move, 0.0)
-            rising, steep = rising + summed(part * short, t), steep + summed(part * move, t)
+            rising, steep = rising + part * short, steep + part * move
         low, high = jnp.where(rising < 0, t, low), jnp.where(rising < 0, high, t)
         further = t - rising / jnp.where(steep > 0, steep, 1.0)
         better = jnp.where((further >= low) & (further <= high), further, (low + high) / 2)
@@ -170,16 +170,6 @@ def lowest(slope: Number, bend: Number, away: Numbers, moving: Numbers, strength
     one = slope * 0 + 1
     found, _, _ = until_done(once, (one, one * 0, one * 1e6), slope, SEARCHES)
     return jnp.where(bend > 0, found, 0.0)  # nowhere to go: the line is a point
-
-
-def times(number: Number, row: Number) -> Number:
-    """Of a number and a row, which has an axis of tips in front, or has none."""
-    return (number[None] if row.ndim > number.ndim else number) * row
-
-
-def summed(row: Number, like: Number) -> Number:
-    """Over tips, if it has them."""
-    return row.sum(axis=0) if row.ndim > like.ndim else row
 
 
 def dot(left: Numbers, right: Numbers) -> Number:

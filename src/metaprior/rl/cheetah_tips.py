@@ -1,20 +1,16 @@
 """What limits and the ground push back at half-cheetah: rows, each of which pushes where it moves by less than a target.
 
-Numbers of joints are single, as in `cheetah_tree`. What is known of tips, the ends of limbs, has an axis of tips in front: on a
-GPU each of them has a thread.
+There is a row for each limit of a joint, then three for each tip, the ends of limbs: straight up, and along both edges of the
+friction pyramid. All numbers are single, as in `cheetah_tree`.
 """
 
 from collections.abc import Sequence
-from functools import reduce
-from operator import add
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
 
 from metaprior.rl.cheetah_tree import (
-    JOINTS,
     TRUNK,
     Frame,
     Matrix,
@@ -24,153 +20,144 @@ from metaprior.rl.cheetah_tree import (
     Stiffness,
     Tree,
     Triple,
+    along_tree,
+    gathered,
     joint_forces,
     matrix_of,
 )
 
 LEAST = 1e-15  # MuJoCo's
+EDGES = (2.0, 1.0, 1.0)  # of a friction pyramid, in the rows of a tip
 
 
-class Tips(NamedTuple):
-    """What is known of the ends of limbs, which may touch the ground: arrays over them, with an axis for each of the numbers'."""
+class Spring(NamedTuple):
+    """How something pushes back, as MuJoCo has it: a spring that grows stiff with depth."""
 
-    x: Array  # where they are on their body
-    z: Array
-    radius: Array
-    slip: Array  # how much of the way along the ground is in their rows
-    stiffness: Array
-    damping: Array
-    least: Array  # of the impedance, as MuJoCo has it
-    most: Array
-    width: Array
-    middle: Array
-    weight: Array
-    owned: dict[int, Array]  # 1 for the tips of a body
-    moved: dict[int, Array]  # 1 for the tips of a body and of all that hang on it
+    stiffness: float
+    damping: float
+    least: float  # of the impedance
+    most: float
+    width: float
+    middle: float
+    weight: float
 
-    @classmethod
-    def of(cls, rows: Sequence[Array]) -> "Tips":
-        """From the rows of a table."""
-        single, bodies = len(cls._fields) - 2, range(TRUNK, JOINTS)
-        owned, moved = rows[single : single + len(bodies)], rows[single + len(bodies) :]
-        masks = (dict(zip(bodies, part, strict=True)) for part in (owned, moved))
-        return cls._make([*rows[:single], *masks])
+    def pushing(self, gap: Number) -> tuple[Number, Number]:
+        """Which acceleration it wants where nothing moves, and how strongly. Above zero a gap is open, and nothing pushes."""
+        depth = jnp.minimum(jnp.abs(gap) / self.width, 1.0)
+        early = depth * depth / self.middle
+        late = 1 - (1 - depth) * (1 - depth) / (1 - self.middle)
+        impedance = self.least + jnp.where(depth < self.middle, early, late) * (self.most - self.least)
+        softness = jnp.maximum(self.weight * (1 - impedance) / impedance, LEAST)
+        return -impedance * self.stiffness * gap, jnp.where(gap < 0, 1 / softness, 0.0)
 
 
-def tips_table(tree: Tree) -> np.ndarray:
-    """What `Tips` has, a row for each."""
-    body, middle = tree.body, slice(None, None, 3)  # three rows to a tip, alike but for the slip
-    rows, moved = body.contact_rows, body.tips.turning.T[TRUNK:]
-    last = [int(np.flatnonzero(row).max()) for row in body.tips.turning]
-    owned = np.eye(JOINTS)[last].T[TRUNK:]
-    single = [
-        *body.tips.at.T, body.radius, body.slip[:, 1], rows.stiffness[middle], rows.damping[middle],
-        *rows.impedance[middle, :4].T, rows.weight[middle],
-    ]  # fmt: skip
-    return np.stack([*single, *owned, *moved])
+class Tip(NamedTuple):
+    """An end of a limb, which may touch the ground."""
+
+    body: int
+    x: float  # where it is on its body
+    z: float
+    radius: float
+    slip: float  # how much of the way along the ground is in its rows
+    spring: Spring
+
+
+def tips_of(tree: Tree) -> list[Tip]:
+    """All of them."""
+    body, rows = tree.body, tree.body.contact_rows
+    middle = range(0, len(rows.stiffness), 3)  # three rows to a tip, alike but for the slip
+    springs = [_spring(rows, row) for row in middle]
+    owners = [int(np.flatnonzero(row).max()) for row in body.tips.turning]
+    columns = (map(float, part) for part in (*body.tips.at.T, body.radius, body.slip[:, 1]))
+    return [Tip(*known) for known in zip(owners, *columns, springs, strict=True)]
+
+
+def _spring(rows, row: int) -> Spring:
+    known = (rows.stiffness[row], rows.damping[row], *rows.impedance[row, :4], rows.weight[row])
+    return Spring(*map(float, known))
 
 
 class Touching(NamedTuple):
-    """Rows that push where they move by less than a target: one for each limit, and three for each tip (middle, ahead, back)."""
+    """All that may push."""
 
-    tips: Tips
+    tips: list[Tip]
     signs: list[Number]  # of limits: which way they push
-    place: Place  # where tips touch
+    places: list[Place]  # where tips touch
     target: list[Number]  # of limits, then of tips
     strength: list[Number]  # zero where nothing touches
 
 
-EDGES = (2.0, 1.0, 1.0)  # of a friction pyramid, in the rows of a tip
-
-
-def touching_of(tree: Tree, frames: dict[int, Frame], tips: Tips, qpos: Numbers, qvel: Numbers) -> Touching:
-    """All that may push."""
-    body, signs, gaps = tree.body, [], []
+def touching_of(tree: Tree, frames: dict[int, Frame], qpos: Numbers, qvel: Numbers) -> Touching:
+    """What may push a body that is so, and moves so."""
+    body, tips, signs, springs, gaps, edges = tree.body, tips_of(tree), [], [], [], []
     for joint in tree.limited:
         low, high = qpos[joint] - float(body.limits[joint, 0]), float(body.limits[joint, 1]) - qpos[joint]
         signs.append(jnp.where(low < high, 1.0, -1.0))
         gaps.append(jnp.minimum(low, high))
-    of_tips = lambda numbers: over_tips(tips.owned, numbers)
-    cos, sin = (
-        of_tips({j: frame.cos for j, frame in frames.items()}),
-        of_tips({j: frame.sin for j, frame in frames.items()}),
-    )
-    x, z = (
-        of_tips({j: frame.at.x for j, frame in frames.items()}),
-        of_tips({j: frame.at.z for j, frame in frames.items()}),
-    )
-    gap = z + cos * tips.z - sin * tips.x - tips.radius
-    place = Place(x + cos * tips.x + sin * tips.z, gap / 2)  # halfway between the ground and what has sunk into it
-    rows = Touching(tips, signs, place, [], [])
-    speeds = moved(tree, frames, rows, qvel)
-    for joint, each, speed in zip(tree.limited, gaps, speeds, strict=False):
-        alike = [float(part[joint]) for part in (body.limit_rows.stiffness, body.limit_rows.damping)]
-        alike += [*map(float, body.limit_rows.impedance[joint, :4]), float(body.limit_rows.weight[joint])]
-        _push(rows, alike, float(body.limit_rows.edges[joint]), each, speed)
-    alike = [tips.stiffness, tips.damping, tips.least, tips.most, tips.width, tips.middle, tips.weight]
-    for edges, speed in zip(EDGES, speeds[len(signs) :], strict=True):
-        _push(rows, alike, edges, gap, speed)
+        springs.append(_spring(body.limit_rows, joint))
+        edges.append((float(body.limit_rows.edges[joint]),))
+    places = []
+    for tip in tips:
+        at = frames[tip.body].place(tip.x, tip.z)
+        gaps.append(at.z - tip.radius)
+        places.append(Place(at.x, gaps[-1] / 2))  # halfway between the ground and what has sunk into it
+        springs.append(tip.spring)
+        edges.append(EDGES)
+    rows = Touching(tips, signs, places, [], [])
+    speeds = iter(moved(tree, frames, rows, qvel))
+    for spring, gap, alike in zip(springs, gaps, edges, strict=True):
+        wanted, strength = spring.pushing(gap)
+        for edge in alike:
+            rows.target.append(wanted - spring.damping * next(speeds))
+            rows.strength.append(edge * strength)
     return rows
 
 
-def _push(into: Touching, alike: Sequence[Any], edges: float, gap: Number, speed: Number) -> None:
-    """What a row wants, and how strongly, as MuJoCo has it: a spring that grows stiff with depth. Above zero a gap is open."""
-    stiffness, damping, least, most, width, middle, weight = alike
-    depth = jnp.minimum(jnp.abs(gap) / width, 1.0)
-    early = depth * depth / middle
-    late = 1 - (1 - depth) * (1 - depth) / (1 - middle)
-    impedance = least + jnp.where(depth < middle, early, late) * (most - least)
-    into.target.append(-speed * damping - impedance * stiffness * gap)
-    softness = jnp.maximum(weight * (1 - impedance) / impedance, LEAST)
-    into.strength.append(jnp.where(gap < 0, edges / softness, 0.0))
-
-
-def over_tips(masks: dict[int, Array], numbers: dict[int, Number]) -> Array:
-    """What each tip has of the bodies: numbers where its mask is 1, added up."""
-    spread = lambda number: number if isinstance(number, float) else number[None]
-    return reduce(add, (mask * spread(numbers[joint]) for joint, mask in masks.items() if _counts(numbers[joint])))
-
-
-def _counts(number: Number) -> bool:
-    return not (isinstance(number, float) and number == 0)
+def of_tips(rows: Touching, numbers: Numbers) -> list[tuple[Tip, Place, Number, Number, Number]]:
+    """The numbers of a tip's three rows, beside it: middle, ahead and back."""
+    three = [iter(numbers[len(rows.signs) :])] * 3
+    return [
+        (tip, place, *own) for tip, place, own in zip(rows.tips, rows.places, zip(*three, strict=True), strict=True)
+    ]
 
 
 def moved(tree: Tree, frames: dict[int, Frame], rows: Touching, speeds: Numbers) -> list[Number]:
-    """How rows move when joints do: limits, then tips."""
-    bodies = range(TRUNK, JOINTS)
-    turn = over_tips(rows.tips.moved, {joint: speeds[joint] for joint in bodies})
-    x = over_tips(rows.tips.moved, {joint: frames[joint].at.z * speeds[joint] for joint in bodies})
-    z = over_tips(rows.tips.moved, {joint: frames[joint].at.x * speeds[joint] for joint in bodies})
-    along, up = rows.place.moving(Triple(speeds[0][None] - x, speeds[1][None] + z, turn))
-    slip = rows.tips.slip * along
-    return [
-        *(sign * speeds[joint] for sign, joint in zip(rows.signs, tree.limited, strict=True)),
-        up,
-        up + slip,
-        up - slip,
-    ]
+    """How rows move when joints do."""
+
+    def turning(joint: int) -> Triple:
+        at, speed = frames[joint].at, speeds[joint]
+        return Triple(-at.z * speed, at.x * speed, speed)
+
+    trunk = Triple(speeds[0], speeds[1], 0.0) + turning(TRUNK)
+    motions = along_tree(tree, trunk, lambda joint, motion: motion + turning(joint))
+    found = [sign * speeds[joint] for sign, joint in zip(rows.signs, tree.limited, strict=True)]
+    for tip, place in zip(rows.tips, rows.places, strict=True):
+        along, up = place.moving(motions[tip.body])
+        found += [up, up + tip.slip * along, up - tip.slip * along]
+    return found
 
 
 def forces_of(tree: Tree, frames: dict[int, Frame], rows: Touching, pushes: Numbers) -> list[Number]:
     """What rows that push are to the joints."""
-    middle, ahead, back = pushes[-3:]
-    push = rows.place.pushed(rows.tips.slip * (ahead - back), middle + ahead + back)
-    whole = {joint: Triple(*((mask * part).sum(axis=0) for part in push)) for joint, mask in rows.tips.moved.items()}
-    found = joint_forces(frames, whole)
+    own = dict.fromkeys(frames, Triple(0.0, 0.0, 0.0))
+    for tip, place, middle, ahead, back in of_tips(rows, pushes):
+        own[tip.body] = own[tip.body] + place.pushed(tip.slip * (ahead - back), middle + ahead + back)
+    found = joint_forces(frames, gathered(tree, own))
     for joint, sign, each in zip(tree.limited, rows.signs, pushes, strict=False):
         found[joint] = found[joint] + sign * each
     return found
 
 
-def stiffened(tree: Tree, frames: dict[int, Frame], inertia: Matrix, rows: Touching, strength: Numbers) -> Matrix:
+def stiffened(
+    tree: Tree, frames: dict[int, Frame], inertia: Matrix, rows: Touching, strength: Sequence[Number]
+) -> Matrix:
     """Inertia, and how rows resist."""
-    middle, ahead, back = strength[-3:]
-    slip = rows.tips.slip
-    stiff = rows.place.stiff(slip * slip * (ahead + back), slip * (ahead - back), middle + ahead + back)
-    whole = {
-        joint: Stiffness(*((mask * part).sum(axis=0) for part in stiff)) for joint, mask in rows.tips.moved.items()
-    }
-    added = matrix_of(tree, frames, whole)
+    own = dict.fromkeys(frames, Stiffness(*[0.0] * 6))
+    for tip, place, middle, ahead, back in of_tips(rows, strength):
+        slip = tip.slip
+        stiff = place.stiff(slip * slip * (ahead + back), slip * (ahead - back), middle + ahead + back)
+        own[tip.body] = own[tip.body] + stiff
+    added = matrix_of(tree, frames, gathered(tree, own))
     found = {place: value + added[place] for place, value in inertia.items()}
     for joint, strong in zip(tree.limited, strength, strict=False):
         found[joint, joint] = found[joint, joint] + strong
