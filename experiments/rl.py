@@ -1,8 +1,9 @@
 """Reinforcement learning: priors over policies, and what a few updates make of them (the paper's third experiment).
 
 The studies `rl-navigation`, `rl-cheetah-velocity` and `rl-cheetah-direction` are this one in three environments. A cell is a
-method. It first tries meta-rates on validation tasks, as many as every other, then trains every seed with the best of them. The
-inner rate is the paper's. `scratch` is the control without a prior.
+method. It trains every seed with every one of a few meta-rates, as many as every other method, all of them side by side; the
+rate with the best mean over seeds on validation tasks is chosen, and its trainings are tested. The inner rate is the paper's.
+`scratch` is the control without a prior.
 """
 
 import shutil
@@ -56,8 +57,8 @@ def rests_on(settings: Settings, cell: study.Cell) -> dict[str, Any]:
 
 
 def decides(settings: Settings) -> Settings:
-    """Which other methods there are, and how long those train, decides nothing for one."""
-    return replace(settings, methods=(), iterations=0, shortened=())
+    """Which other methods there are, how long those train and what they try decides nothing for one."""
+    return replace(settings, methods=(), iterations=0, shortened=(), factors=(), bounds=())
 
 
 def forget(settings: Settings) -> None:
@@ -69,53 +70,44 @@ def forget(settings: Settings) -> None:
 
 
 def _folders(settings: Settings, name: str) -> list[Path]:
-    """Of all trainings that there may be: the search, where it may lead, and what may follow from it."""
-    numbers, lengths = numbers_of(settings, name), _lengths(settings, name)
-    all_numbers = list(numbers)
+    """Of all trainings that there may be: the first numbers, and where they may lead."""
+    numbers = numbers_of(settings, name)
+    found = [_folder(settings, name, numbers)]
     for end in (0, -1):
         row = list(numbers)
         for _ in range(settings.beyond):
             if (further := rl_training.further(row, row[end])) is not None:
                 row = sorted([*row, further])
-        all_numbers += [number for number in row if number not in numbers]
-    found = [_folder(settings, name, numbers, (settings.search_seed,) * len(numbers), lengths[0])]
-    for number in all_numbers:
-        found.append(_folder(settings, name, [number], (settings.search_seed,), lengths[0]))
-        found.append(_folder(settings, name, [number] * len(settings.seeds), settings.seeds, lengths[1]))
+                found.append(_folder(settings, name, [further]))
     return found
 
 
-def _lengths(settings: Settings, name: str) -> tuple[int, int]:
-    """Iterations of a trial and of a training."""
-    whole = iterations_of(settings, name)
-    return settings.search_looks * (whole // settings.looks), whole
-
-
-def _folder(settings: Settings, name: str, numbers: Sequence[float], seeds: Sequence[int], iterations: int) -> Path:
+def _folder(settings: Settings, name: str, numbers: Sequence[float]) -> Path:
+    """Where the trainings of all seeds with these numbers are kept."""
     who = [rl_training.identity(put(settings, name)), plan_of(settings, name)[1:]]
-    return rl_training.state_folder(who, f"{settings.environment}-{name}", numbers, seeds, iterations)
+    trainings = rl_training.crossed(numbers, settings.seeds)
+    return rl_training.state_folder(who, f"{settings.environment}-{name}", *trainings, iterations_of(settings, name))
+
+
+def searched(settings: Settings, name: str) -> rl_training.Searched:
+    """All seeds with every number."""
+    plan, whole = plan_of(settings, name), iterations_of(settings, name)
+    advance = rl_training.programs(plan)
+
+    def train(numbers: Sequence[float]) -> rl_training.Kept:
+        trainings = rl_training.crossed(numbers, settings.seeds)
+        return rl_training.train(plan, advance, *trainings, whole, _folder(settings, name, numbers))
+
+    return rl_training.search(train, numbers_of(settings, name), settings.beyond)
 
 
 def measure(settings: Settings, cell: study.Cell) -> study.Results:
-    """Search, train, and ask in test tasks."""
+    """Train, choose, and ask in test tasks."""
     (name,) = cell
     if name == SCRATCH:
         return rl_scratch.from_scratch(settings)
-    plan, (trial, whole) = plan_of(settings, name), _lengths(settings, name)
-    numbers = numbers_of(settings, name)
-    advance = rl_training.programs(plan, max(len(numbers), len(settings.seeds)))
-
-    def train(numbers, seeds, iterations):
-        folder = _folder(settings, name, numbers, seeds, iterations)
-        return rl_training.train(plan, advance, numbers, seeds, iterations, folder)
-
-    tried: list[dict[str, Any]] = []
-    if trial:
-        tried = rl_training.search(
-            lambda some: train(some, (settings.search_seed,) * len(some), trial), numbers, settings.beyond
-        )
-    number = rl_training.best_of(tried) if tried else numbers[0]
-    kept = train([number] * len(settings.seeds), settings.seeds, whole)
+    plan, search = plan_of(settings, name), searched(settings, name)
+    number, kept = search.number, search.kept
     setup = put(settings, name, number)
     found = judged(settings, setup, kept.states)
     by_trust = (
@@ -128,10 +120,11 @@ def measure(settings: Settings, cell: study.Cell) -> study.Results:
         "steps_per_iteration": setup.steps_per_iteration,
         "looks": rounded(kept.looks, 3),
         "number": number,
-        "tried": tried,
+        "tried": search.tried,
         "finite": np.asarray(kept.finite).tolist(),
         "left_out": np.asarray(kept.left_out).tolist(),
-        "training_seconds": round(float(kept.seconds), 1),
+        "side_by_side": search.side_by_side,
+        "training_seconds": round(search.seconds, 1),
         "engine": jax.default_backend(),
         "task_returns": rounded(found.returns, 3),
         "by_trust": None if by_trust is None else rounded(by_trust.returns, 3),

@@ -221,15 +221,21 @@ def _lengths(results: study.Results) -> str:
     some = [f"{name} {count}" for name, count in left_out.items() if count]
     known = {name: curve for name, curve in results["curves"].items() if curve.get("training_seconds")}
     speeds = [
-        f"{name} {curve['iterations'][-1] * curve['steps_per_iteration'] * len(settings['seeds']) / 1e6:.3g} million in "
+        f"{name} {curve['iterations'][-1] * curve['steps_per_iteration'] * _trainings(results, curve) / 1e6:.3g} million in "
         f"{curve['training_seconds']:.0f} s"
         for name, curve in known.items()
     ]
+    numbers = " and all numbers tried at first" if any("side_by_side" in curve for curve in known.values()) else ""
     return (
         f"All train {settings['iterations']} iterations{_listed(', for cost: ', short)}. Trainings that left the finite "
         f"numbers: {', '.join(failed) or 'none'}{_listed('; tasks left out of meta-steps: ', some)}. "
-        f"Environment steps of training, all seeds, and their time, looks included: {', '.join(speeds) or 'not known'}."
+        f"Environment steps of training, all seeds{numbers}, and their time, looks included: {', '.join(speeds) or 'not known'}."
     )
+
+
+def _trainings(results: study.Results, curve: dict[str, Any]) -> int:
+    """Whose time is told: all that ran side by side, or all seeds with the number that was chosen."""
+    return curve.get("side_by_side", len(results["settings"]["seeds"]))
 
 
 def _listed(words: str, parts: Sequence[str]) -> str:

@@ -26,7 +26,7 @@ class Settings:
     """One environment."""
 
     environment: str
-    seeds: tuple[int, ...] = (0, 1, 2)
+    seeds: tuple[int, ...] = tuple(range(8))
     methods: tuple[str, ...] = METHODS
     iterations: int = 200
     shortened: tuple[tuple[str, int], ...] = ()
@@ -38,13 +38,12 @@ class Settings:
     """Of each inner step in training, and of each query."""
     horizon: int | None = None
     """Steps of a trajectory; None is the environment's own."""
-    factors: tuple[float, ...] = (1.0, 3.0, 10.0)
-    """Of the row's meta-rate, or of the bound of a meta-step of TRPO, that are tried; the paper's rate is among them."""
-    beyond: int = 2
+    factors: tuple[float, ...] = (0.333, 1.0, 3.0)
+    """Of the row's meta-rate that are tried; the paper's rate is among them."""
+    bounds: tuple[float, ...] = (0.03, 0.1, 0.3)
+    """Of a meta-step of TRPO that are tried in the place of rates, as many."""
+    beyond: int = 1
     """How often the row of numbers may be made longer, one at a time, while the best of them is the first or the last."""
-    search_looks: int = 10
-    """Length of a trial: so many of the pieces that a learning curve is made of. All of them: short trials favour large rates."""
-    search_seed: int = 100
     validation: tuple[int, int] = (20, 20)
     """Tasks of a look, and trajectories of each update and mean."""
     updates: int = 3
@@ -95,6 +94,7 @@ def put(
         eval_rollouts=settings.test[1],
         optimizer=optimizer,
         region={"max_kl": number} if number is not None and is_region else None,
+        watch_every=None,
         check=False,
     )
 
@@ -111,10 +111,11 @@ def place_of(settings: Settings) -> Environment:
 
 
 def numbers_of(settings: Settings, name: str) -> list[float]:
-    """What is tried first: meta-rates, or bounds, around that of the row."""
+    """What is tried first: meta-rates around that of the row, or bounds."""
     row = rows.get(name)
-    centre = 0.01 if row.meta_update == "trpo" else row.method.meta_rate
-    return [float(f"{factor * centre:.3g}") for factor in settings.factors]
+    if row.meta_update == "trpo":
+        return list(settings.bounds)
+    return [float(f"{factor * row.method.meta_rate:.3g}") for factor in settings.factors]
 
 
 def rounded(values: Any, digits: int) -> Any:

@@ -43,12 +43,11 @@ class Kept(NamedTuple):
     seconds: Float[Array, ""]
 
 
-def programs(plan: Plan, side_by_side: int = 1) -> Callable[[Any, Any, State], tuple[State, Any]]:
+def programs(plan: Plan) -> Callable[[Any, Any, State], tuple[State, Any]]:
     """(numbers, length, states) of P trainings -> `plan.every` iterations on, with (returns, finite, tasks left out).
 
-    Side by side on accelerators, always as many or more: one program serves the search and what follows from it. A CPU is no
-    faster with several at once, so there they take turns. Looks are programs of their own that see the prior alone: methods that
-    adapt in the same way can share what a compiler keeps.
+    Side by side on accelerators. A CPU is no faster with several at once, so there they take turns. Looks are programs of their
+    own that see the prior alone: methods that adapt in the same way can share what a compiler keeps.
     """
 
     def learn(number, length, state):
@@ -56,8 +55,8 @@ def programs(plan: Plan, side_by_side: int = 1) -> Callable[[Any, Any, State], t
         state, infos = trainer(setup.learner, setup.tasks.sample, setup.method.method.meta_batch)(state, plan.every)
         return state, infos.finite.all(), infos.left_out.sum().astype(jnp.int32)
 
-    train_all = _of_many(learn, side_by_side)
-    look_at_all = _of_many(lambda number, length, state: look(plan, plan.put(number), state), side_by_side)
+    train_all = _of_many(learn)
+    look_at_all = _of_many(lambda number, length, state: look(plan, plan.put(number), state))
 
     def advance(numbers, length, states):
         states, finite, left_out = train_all(numbers, length, states)
@@ -71,9 +70,9 @@ def bare(state: State) -> State:
     return state._replace(opt_state=())
 
 
-def _of_many(one: Callable[[Any, Any, State], Any], side_by_side: int) -> Callable[[Any, Any, State], Any]:
+def _of_many(one: Callable[[Any, Any, State], Any]) -> Callable[[Any, Any, State], Any]:
     if jax.default_backend() != "cpu":
-        return filled_up(jax.jit(jax.vmap(one, in_axes=(0, None, 0))), side_by_side)
+        return jax.jit(jax.vmap(one, in_axes=(0, None, 0)))
     alone = jax.jit(one)
 
     def in_turn(numbers, length, states):
@@ -82,18 +81,6 @@ def _of_many(one: Callable[[Any, Any, State], Any], side_by_side: int) -> Callab
         return jax.tree.map(lambda *leaves: jnp.stack(leaves), *found)
 
     return in_turn
-
-
-def filled_up(together: Callable[[Any, Any, State], Any], count: int) -> Callable[[Any, Any, State], Any]:
-    """The same for fewer than `count` trainings, which are filled up with the last of them: a compiler sees one shape alone."""
-
-    def called(numbers, length, states):
-        asked = len(numbers)
-        which = jnp.minimum(jnp.arange(max(count, asked)), asked - 1)
-        found = together(numbers[which], length, jax.tree.map(lambda leaf: leaf[which], states))
-        return jax.tree.map(lambda leaf: leaf[:asked], found)
-
-    return called
 
 
 def look(plan: Plan, setup: RLSetup, state: State) -> Float[Array, " U"]:
@@ -178,29 +165,63 @@ def state_folder(who: Any, name: str, numbers: Sequence[float], seeds: Sequence[
 # --- the search -------------------------------------------------------------------------------------------------------
 
 
-def search(trial: Callable[[Sequence[float]], Kept], numbers: Sequence[float], beyond: int) -> list[dict[str, Any]]:
-    """What every number came to, smallest first.
+class Searched(NamedTuple):
+    """What a search came to."""
+
+    tried: list[dict[str, Any]]  # every number with its validation return, smallest first
+    number: float  # the best
+    kept: Kept  # its trainings, one of each seed
+    side_by_side: int  # trainings of the first program: all numbers that are tried first, all seeds
+    seconds: float  # that it took
+
+
+def crossed(numbers: Sequence[float], seeds: Sequence[int]) -> tuple[list[float], list[int]]:
+    """Every number with every seed: number and seed of each training, number after number."""
+    return [number for number in numbers for _ in seeds], [seed for _ in numbers for seed in seeds]
+
+
+def search(trial: Callable[[Sequence[float]], Kept], numbers: Sequence[float], beyond: int) -> Searched:
+    """The number whose trainings are the best on average.
 
     Args:
-        trial: trains with some numbers.
-        numbers: those that are tried first.
+        trial: trains every seed with every one of some numbers, `crossed`.
+        numbers: those that are tried first, all at once.
         beyond: how many more may be tried, one at a time, while the best is the first or the last of all.
     """
-    tried = scored(numbers, trial(numbers))
+    first = trial(numbers)
+    found = by_number(numbers, first)
     for _ in range(beyond):
-        known = [each["number"] for each in tried]
-        if (number := further(known, best_of(tried))) is None:
+        if (number := further(sorted(found), best_of(scored(found)))) is None:
             break
-        tried = sorted([*tried, *scored([number], trial([number]))], key=lambda each: each["number"])
-    best_of(tried)
-    return tried
+        found |= by_number([number], trial([number]))
+    tried = scored(found)
+    best = best_of(tried)
+    return Searched(tried, best, found[best], len(first.finite), float(first.seconds))
 
 
-def scored(numbers: Sequence[float], kept: Kept) -> list[dict[str, Any]]:
-    """The last look of every number, averaged over updates from the first on; None where it left the finite numbers."""
-    scores = np.asarray(kept.looks, float)[:, -1, 1:].mean(axis=1)
-    scores = np.where(np.asarray(kept.finite), scores, np.nan)
-    return [{"number": float(n), "validation": study.finite(s)} for n, s in zip(numbers, scores, strict=True)]
+def by_number(numbers: Sequence[float], kept: Kept) -> dict[float, Kept]:
+    """The trainings of each number, one for each seed."""
+    count = len(kept.finite) // len(numbers)
+
+    def mine(place):
+        cut = lambda leaf: (
+            leaf[place * count : (place + 1) * count] if leaf.ndim else leaf
+        )  # time is one number for all
+        return jax.tree.map(cut, kept)
+
+    return {float(number): mine(place) for place, number in enumerate(numbers)}
+
+
+def scored(found: dict[float, Kept]) -> list[dict[str, Any]]:
+    """The last look of every number, averaged over seeds and over updates from the first on.
+
+    None where any of its trainings left the finite numbers.
+    """
+    scores = {
+        number: float(np.asarray(kept.looks, float)[:, -1, 1:].mean()) if np.all(kept.finite) else None
+        for number, kept in sorted(found.items())
+    }
+    return [{"number": number, "validation": study.finite(score)} for number, score in scores.items()]
 
 
 def best_of(tried: Sequence[dict[str, Any]]) -> float:
@@ -208,7 +229,7 @@ def best_of(tried: Sequence[dict[str, Any]]) -> float:
     sound = [each for each in tried if each["validation"] is not None]
     if not sound:
         raise ValueError(
-            f"no training of the search stayed finite: tried {', '.join(str(each['number']) for each in tried)}"
+            f"of no number did all trainings stay finite: tried {', '.join(str(each['number']) for each in tried)}"
         )
     return max(sound, key=lambda each: each["validation"])["number"]
 

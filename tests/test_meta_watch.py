@@ -38,6 +38,15 @@ def test_watching_less_often_learns_the_same_and_says_the_same(name):
     np.testing.assert_array_equal(some_infos.finite, all_infos.finite)
 
 
+def test_never_watching_learns_the_same_and_says_nothing_of_the_query():
+    (always, all_infos), (never, no_infos) = trained("gem-bml+", 1), trained("gem-bml+", None)
+    for a, b in zip(jax.tree.leaves(always.prior), jax.tree.leaves(never.prior), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12)
+    assert np.isnan(no_infos.query_nll).all() and np.isnan(no_infos.elbo).all()
+    np.testing.assert_array_equal(no_infos.left_out, all_infos.left_out)
+    np.testing.assert_allclose(no_infos.step_norm, all_infos.step_norm, rtol=1e-9)
+
+
 def products_of_every_iteration(program: str) -> int:
     """Matrix products in a compiled program, those left out that only one branch of a condition reaches."""
     bodies = {

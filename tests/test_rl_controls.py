@@ -318,11 +318,12 @@ def test_a_fault_of_training_is_named_with_its_task_and_step(wrong, weights, wor
         assert found is not None and re.match(words, found), found
 
 
-def test_nothing_is_lost_where_one_task_is_not_finite():
+@pytest.mark.parametrize("watch_every", [1, None])
+def test_nothing_is_lost_where_one_task_is_not_finite(watch_every):
     """It is left out, and the others move the prior as they would without it."""
     bad = first_goals()[1, 0]
     environment = counted(lambda clock, goal: (jnp.where(goal[0] == bad, jnp.nan, 0.0), False))
-    setup = setup_of("pretrain", environment, watch_every=1)
+    setup = setup_of("pretrain", environment, watch_every=watch_every)
     state = setup.init(KEY, START)
     after, info = jax.jit(trainer(setup.learner, setup.tasks.sample, 3), static_argnums=1)(state, 1)
     assert info.left_out[0] == 1 and info.finite[0]

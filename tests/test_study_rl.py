@@ -144,36 +144,46 @@ def test_a_training_that_was_cut_off_goes_on_to_the_same_end(monkeypatch, tmp_pa
     assert np.isfinite(whole.looks).all() and not np.array_equal(whole.looks[0], whole.looks[1])
 
 
-def test_few_trainings_are_filled_up_to_the_shape_of_many():
-    """Each is what it is alone, and a compiler sees one shape whatever is asked."""
-    shapes = []
-
-    def together(numbers, length, states):
-        shapes.append(numbers.shape)
-        return numbers * length + states["x"].sum(axis=1), states["x"]
-
-    called: Any = rl_training.filled_up(together, 3)
-    for asked in (1, 2, 3):
-        numbers, states = jnp.arange(1.0, 1.0 + asked), {"x": jnp.arange(2.0 * asked).reshape(asked, 2)}
-        for found, alone in zip(called(numbers, 10.0, states), together(numbers, 10.0, states), strict=True):
-            np.testing.assert_array_equal(found, alone)
-    assert shapes[::2] == [(3,)] * 3
-
-
-def kept(looks, finite):
-    """What a search leaves, made by hand."""
+def kept(looks, finite, seconds=0.0):
+    """What trainings leave, made by hand."""
     nothing: Any = None
     none = jnp.zeros(len(finite), jnp.int32)
-    return rl_training.Kept(nothing, jnp.asarray(looks, float), jnp.asarray(finite), none, jnp.zeros(()))
+    return rl_training.Kept(nothing, jnp.asarray(looks, float), jnp.asarray(finite), none, jnp.asarray(seconds))
 
 
-def test_the_best_rate_is_chosen_by_its_last_look_and_one_that_ran_away_is_out():
-    looks = [[[0, -1, -1], [0, -9, -9]], [[0, -9, -9], [-50, -3, -5]], [[0, 5, 5], [0, 7, 7]]]
-    tried = rl_training.scored([0.1, 0.2, 0.3], kept(looks, [True, True, False]))
-    assert [each["validation"] for each in tried] == [-9.0, -4.0, None]
-    assert rl_training.best_of(tried) == 0.2
-    with pytest.raises(ValueError, match=r"no training of the search stayed finite: tried 0\.1"):
-        rl_training.search(lambda numbers: kept([[[0, np.nan, 0]]], [True]), [0.1], 1)
+def test_every_number_is_trained_with_every_seed():
+    numbers, seeds = rl_training.crossed([0.1, 0.2], (5, 6, 7))
+    assert list(zip(numbers, seeds, strict=True)) == [(n, s) for n in (0.1, 0.2) for s in (5, 6, 7)]
+    looks = [[[0, number * seed]] for number, seed in zip(numbers, seeds, strict=True)]
+    found = rl_training.by_number([0.1, 0.2], kept(looks, [True] * 5 + [False], 3.5))
+    np.testing.assert_allclose(found[0.1].looks[:, 0, 1], [0.5, 0.6, 0.7])
+    np.testing.assert_allclose(found[0.2].looks[:, 0, 1], [1.0, 1.2, 1.4])
+    assert found[0.1].finite.all() and found[0.2].finite.tolist() == [True, True, False]
+    assert found[0.1].seconds == found[0.2].seconds == 3.5
+
+
+def test_the_best_mean_over_seeds_wins_and_not_the_best_training():
+    """By the last look alone, and after updates alone: the first number has the best seed, the second the best mean."""
+    looks = [
+        [[0, 9, 9], [0, -1, -1]],
+        [[0, 9, 9], [0, -9, -9]],
+        [[0, -9, -9], [-50, -3, -5]],
+        [[0, -9, -9], [-50, -3, -3]],
+    ]
+    found = rl_training.search(lambda numbers: kept(looks, [True] * 4, 7.0), [0.1, 0.2], 0)
+    assert found.tried == [{"number": 0.1, "validation": -5.0}, {"number": 0.2, "validation": -3.5}]
+    assert found.number == 0.2
+    np.testing.assert_array_equal(found.kept.looks, looks[2:])
+    assert (found.side_by_side, found.seconds) == (4, 7.0)
+
+
+def test_a_number_of_which_one_training_ran_away_is_out():
+    looks = [[[0, -9]], [[0, -9]], [[0, 7]], [[0, 7]], [[0, 8]], [[0, np.nan]]]
+    found = rl_training.search(lambda numbers: kept(looks, [True, True, False, True, True, True]), [0.1, 0.2, 0.3], 0)
+    assert [each["validation"] for each in found.tried] == [-9.0, None, None]
+    assert found.number == 0.1
+    with pytest.raises(ValueError, match=r"of no number did all trainings stay finite: tried 0\.1"):
+        rl_training.search(lambda numbers: kept([[[0, 1]], [[0, np.nan]]], [True, True]), [0.1], 1)
 
 
 @pytest.mark.parametrize(
@@ -187,32 +197,48 @@ def test_the_best_rate_is_chosen_by_its_last_look_and_one_that_ran_away_is_out()
     ],
 )
 def test_a_search_goes_on_beyond_its_ends(peak, beyond, expected):
-    """Rates that are better the closer they are to a peak, in logarithms."""
+    """Rates that are better the closer they are to a peak, in logarithms, with two seeds that differ."""
     asked = []
 
     def trial(numbers):
-        asked.extend(numbers)
-        return kept([[[0, -abs(np.log(n / peak))] * 2] for n in numbers], [True] * len(numbers))
+        asked.append(list(numbers))
+        each = [-abs(np.log(n / peak)) + seed for n in numbers for seed in (0, 1)]
+        return kept([[[0, value]] for value in each], [True] * len(each), len(each))
 
-    tried = rl_training.search(trial, [0.3, 1.0, 3.0], beyond)
-    assert [each["number"] for each in tried] == expected and sorted(asked) == expected
-    best = min(expected, key=lambda number: abs(np.log(number / peak)))
-    assert rl_training.best_of(tried) == best
+    found = rl_training.search(trial, [0.3, 1.0, 3.0], beyond)
+    assert [each["number"] for each in found.tried] == sorted(n for some in asked for n in some) == expected
+    assert asked[0] == [0.3, 1.0, 3.0] and all(len(more) == 1 for more in asked[1:])  # at once, then one at a time
+    assert found.number == min(expected, key=lambda number: abs(np.log(number / peak)))
+    score = -abs(np.log(found.number / peak))
+    np.testing.assert_allclose(found.kept.looks[:, 0, 1], [score, score + 1])
+    assert (found.side_by_side, found.seconds) == (6, 6.0)  # of the first program, wherever the best comes from
 
 
-def test_every_method_tries_as_many_rates_around_its_own():
-    settings = rl_navigation.FULL
-    tried = {name: rl.numbers_of(settings, name) for name in settings.methods if name != "scratch"}
+def test_what_is_tested_are_the_trainings_of_the_search():
+    """The chosen number's looks are those of its trainings alone, seed by seed; nothing is trained once more."""
+    settings = replace(TINY, seeds=(0, 1), methods=("pretrain",), beyond=0)
+    curve = rl.measure(settings, ("pretrain",))["curves"]["pretrain"]
+    assert curve["side_by_side"] == 4 and [each["number"] for each in curve["tried"]] == [0.001, 0.003]
+    plan = rl.plan_of(settings, "pretrain")
+    alone = rl_training.train(plan, rl_training.programs(plan), [curve["number"]] * 2, (0, 1), settings.iterations)
+    np.testing.assert_allclose(curve["looks"], alone.looks, atol=6e-4)  # rounded to three digits
+    assert len(curve["task_returns"]) == len(curve["finite"]) == 2
+    best = max(curve["tried"], key=lambda each: each["validation"])
+    assert best["number"] == curve["number"]
+    assert best["validation"] == pytest.approx(np.asarray(alone.looks)[:, -1, 1:].mean())
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_every_method_tries_as_many_rates_around_its_own(name):
+    settings = experiments.get(name).scales["full"]
+    tried = {method: rl.numbers_of(settings, method) for method in settings.methods if method != "scratch"}
     assert {len(numbers) for numbers in tried.values()} == {len(settings.factors)}
     assert tried["gem-bml+"] == tried["maml"] == tried["reptile"] and 0.001 in tried["maml"]  # the paper's
-    assert 0.01 in tried["maml-trpo"]
-    for name in ("gem-bml+", "maml", "reptile", "pretrain"):
-        assert rl.put(settings, name).learner.method.rate == 0.1
-    assert settings.search_seed not in settings.seeds
-    for name in STUDIES:
-        full = experiments.get(name).scales["full"]
-        assert all(rl.iterations_of(full, method) % full.looks == 0 for method in full.methods)
-        assert (full.updates, full.test, full.rollouts) == (3, (40, 40), 20)
+    assert tried["maml-trpo"] == list(settings.bounds)
+    for method in ("gem-bml+", "maml", "reptile", "pretrain"):
+        assert rl.put(settings, method).learner.method.rate == 0.1
+    assert all(rl.iterations_of(settings, method) % settings.looks == 0 for method in settings.methods)
+    assert (settings.updates, settings.test, settings.rollouts) == (3, (40, 40), 20)
 
 
 def test_rates_fall_along_half_a_cosine():
@@ -240,21 +266,20 @@ def test_what_a_kept_cell_rests_on():
     """Other methods and their lengths leave a cell alone; its own length does not."""
     settings = rl_navigation.FULL
     place = lambda settings, name: study._place(rl_navigation.STUDY, settings, (name,), study.ROOT)
-    other = replace(settings, methods=("maml",), shortened=(("maml", 15),))
+    other = replace(settings, methods=("maml",), shortened=(("maml", 15),), bounds=(0.5,))
     assert place(settings, "gem-bml") == place(other, "gem-bml")
     assert place(settings, "maml") != place(other, "maml")
-    assert place(settings, "gem-bml") != place(replace(settings, factors=(1.0,)), "gem-bml")
-    assert rl._folder(settings, "maml", [1e-3], (0,), 300) != rl._folder(other, "maml", [1e-3], (0,), 300)
+    assert place(settings, "maml-trpo") != place(other, "maml-trpo")
+    for change in ({"factors": (1.0,)}, {"seeds": (0,)}, {"beyond": 5}):
+        assert place(settings, "gem-bml") != place(replace(settings, **change), "gem-bml")
+    assert rl._folder(settings, "maml", [1e-3]) != rl._folder(other, "maml", [1e-3])
+    assert rl._folder(settings, "maml", [1e-3]) != rl._folder(replace(settings, seeds=(0,)), "maml", [1e-3])
 
 
 def test_fresh_forgets_the_trainings_of_the_study_alone():
     numbers = rl.numbers_of(TINY, "gem-bml+")
-    beyond = rl_training.further(numbers, numbers[-1]) or 0.0
-    mine = [
-        rl._folder(TINY, "gem-bml+", numbers, (100, 100), 1),
-        rl._folder(TINY, "gem-bml+", [beyond], (100,), 1),
-        rl._folder(TINY, "gem-bml+", [beyond], (0,), 2),
-    ]
+    ends = [rl_training.further(numbers, end) or 0.0 for end in (numbers[0], numbers[-1])]
+    mine = [rl._folder(TINY, "gem-bml+", row) for row in (numbers, *([end] for end in ends))]
     other = mine[0].with_name("another")
     for folder in (*mine, other):
         folder.mkdir(parents=True)

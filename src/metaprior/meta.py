@@ -96,7 +96,7 @@ def meta_learner(
     model: Model | None = None,
     optimizer: optax.GradientTransformation | None = None,
     tie: Callable[[Prior], Prior] | None = None,
-    watch_every: int = 1,
+    watch_every: int | None = 1,
 ) -> MetaLearner:
     """Bind a row of the table to a likelihood.
 
@@ -107,7 +107,8 @@ def meta_learner(
         optimizer: the meta-optimiser; None takes `meta_optimizer(method.meta_rate)`.
         tie: makes parts of the prior equal that are to stay equal, in the prior and in its gradient, and is linear; see `heads`.
         watch_every: iterations between reports of the query's NLL and of the formula, which cost forward passes of their own;
-            they are NaN in between.
+            they are NaN in between. None never reports: under `vmap` trainings have iteration numbers of their own, and what is
+            reported in some iterations is computed in all.
     """
     validate(method)
     if likelihood.temperature != method.temperature:
@@ -158,6 +159,9 @@ def meta_learner(
         grads, memories, posteriors, _ = jax.vmap(infer_and_score, in_axes=(0, None, None, 0))(
             keys, state.prior, state.memory, episodes
         )
+        unknown = jnp.full(keys.shape, jnp.nan)
+        if watch_every is None:
+            return grads, memories, (unknown, unknown), False
         watched = state.iteration % watch_every == 0
 
         def worth():
@@ -165,7 +169,6 @@ def meta_learner(
             counts = jax.vmap(lambda query: jnp.asarray(at_least_one(likelihood.size(query))))(episodes.query)
             return jax.vmap(query_nll)(keys, posteriors, episodes), values(keys, posteriors, episodes) / counts
 
-        unknown = jnp.full(keys.shape, jnp.nan)
         return grads, memories, jax.lax.cond(watched, worth, lambda: (unknown, unknown)), watched
 
     def learn(state, keys, episodes, counted=None):

@@ -20,8 +20,6 @@ from metaprior.rl.trpo import maml_trpo
 from metaprior.tasks.base import Tasks
 from metaprior.types import Key, Likelihood, Params
 
-NEVER = 1 << 30  # looking at the query's loss would cost rollouts of its own, and says little: returns are what counts
-
 
 class RLSetup(NamedTuple):
     """What a training needs: `trainer(setup.learner, setup.tasks.sample, setup.method.method.meta_batch)`."""
@@ -74,7 +72,7 @@ def rl_setup(
     iterations: int | None = None,
     optimizer: optax.GradientTransformation | None = None,
     region: dict[str, Any] | None = None,
-    watch_every: int = NEVER,
+    watch_every: int | None = None,
     check: bool = True,
     **likelihood: Any,
 ) -> RLSetup:
@@ -90,7 +88,8 @@ def rl_setup(
         iterations: length of a cosine decay of the meta-rate to zero; None keeps it. A meta-step of TRPO has no rate.
         optimizer: the meta-optimiser; None takes the method's own at its meta-rate.
         region: options of a meta-step of TRPO: max_kl, solver_steps, damping, shrink, max_tries.
-        watch_every: iterations between looks at the query's loss, which need rollouts of their own.
+        watch_every: iterations between looks at the query's loss, which need rollouts of their own; None never looks: what counts
+            are returns.
         check: whether the environment is tried first, which compiles it once more.
         **likelihood: further options of `policy_likelihood`: acting, surrogate, discount, trace, ridge.
     """
