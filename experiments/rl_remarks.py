@@ -225,11 +225,13 @@ def _lengths(results: study.Results) -> str:
         f"{curve['training_seconds']:.0f} s"
         for name, curve in known.items()
     ]
-    numbers = " and all numbers tried at first" if any("side_by_side" in curve for curve in known.values()) else ""
+    together = any("side_by_side" in curve for curve in known.values())
+    numbers, besides = (" and all numbers tried at first", " and compiling") if together else ("", "")
     return (
         f"All train {settings['iterations']} iterations{_listed(', for cost: ', short)}. Trainings that left the finite "
         f"numbers: {', '.join(failed) or 'none'}{_listed('; tasks left out of meta-steps: ', some)}. "
-        f"Environment steps of training, all seeds{numbers}, and their time, looks included: {', '.join(speeds) or 'not known'}."
+        f"Environment steps of training, all seeds{numbers}, and their time, looks{besides} included: "
+        f"{', '.join(speeds) or 'not known'}."
     )
 
 

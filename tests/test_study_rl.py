@@ -144,6 +144,21 @@ def test_a_training_that_was_cut_off_goes_on_to_the_same_end(monkeypatch, tmp_pa
     assert np.isfinite(whole.looks).all() and not np.array_equal(whole.looks[0], whole.looks[1])
 
 
+@pytest.mark.parametrize("name", ["gem-bml+", pytest.param("maml-trpo", marks=pytest.mark.slow)])
+def test_trainings_side_by_side_are_those_that_take_turns(monkeypatch, name):
+    """As on an accelerator, with another number and another seed in each. One iteration: steps of TRPO amplify rounding."""
+    plan = rl.plan_of(TINY, name)
+    in_turn = rl_training.programs(plan)
+    with monkeypatch.context() as patch:
+        patch.setattr(jax, "default_backend", lambda: "gpu")
+        together = rl_training.programs(plan)
+    trainings = rl_training.crossed(rl.numbers_of(TINY, name), (0, 1))
+    found, reference = (rl_training.train(plan, advance, *trainings, 1) for advance in (together, in_turn))
+    assert len({float(look) for look in reference.looks[:, 0, 1]}) == 4  # no two are the same
+    np.testing.assert_allclose(found.looks, reference.looks, rtol=1e-7)
+    np.testing.assert_array_equal(found.finite, reference.finite)
+
+
 def kept(looks, finite, seconds=0.0):
     """What trainings leave, made by hand."""
     nothing: Any = None

@@ -87,3 +87,19 @@ def test_what_ran_away_is_said():
     words = " ".join(rl_remarks.remarks(results))
     assert "some task ran away" in words
     assert "of pretrain" in words and "of gem-bml+, " not in words
+
+
+def test_time_is_told_of_all_trainings_of_the_program():
+    """Two seeds with three numbers side by side are six trainings; where one number was trained, two."""
+    results = written(np.zeros((2, 3, 2)), np.zeros((2, 3, 2)), np.zeros((2, 3, 2)))
+    results["settings"]["seeds"] = [0, 1]
+    curve = results["curves"]["gem-bml+"]
+    curve |= {"iterations": [5, 10], "steps_per_iteration": 100_000, "training_seconds": 7.0}
+    words = rl_remarks._lengths(results)
+    assert "steps of training, all seeds, and their time, looks included: gem-bml+ 2 million in 7 s" in words
+    curve["side_by_side"] = 6
+    words = rl_remarks._lengths(results)
+    assert (
+        "all seeds and all numbers tried at first, and their time, looks and compiling included: gem-bml+ 6 million in"
+        in words
+    )
