@@ -99,17 +99,21 @@ class Search(NamedTuple):
     found: Any
 
 
-def until_done(once: Callable[[Any], tuple[Any, Number]], first: Any, like: Number, most: int) -> Any:
-    """Repeat; `once` says what it found, and where it was not the last time that was needed."""
+def until_done(once: Callable[[Any, Number], tuple[Any, Number]], first: Any, waiting: Number, most: int) -> Any:
+    """Repeat where it is waited for; `once` says what it found, and where it was not the last time that was needed."""
 
     def again(search: Search) -> Search:
-        found, waiting = once(search.found)
+        found, waiting = once(search.found, search.waiting)
         keep = lambda new, old: jnp.where(search.waiting > 0, new, old)
         return Search(search.count + 1, keep(jnp.where(waiting, 1, 0), 0), jax.tree.map(keep, found, search.found))
 
     goes_on = lambda search: (search.count < most) & (jnp.max(search.waiting) > 0)
-    waiting = jnp.where(like == like, 1, 1)
     return jax.lax.while_loop(goes_on, again, Search(jnp.int32(0), waiting, first)).found
+
+
+def everywhere(like: Number) -> Number:
+    """Ones."""
+    return jnp.where(like == like, 1, 1)
 
 
 def newton(
@@ -127,35 +131,40 @@ def newton(
     rounding = 100 * jnp.finfo(jnp.result_type(start[0])).eps
     forces = lambda now, active: forces_of(tree, frames, rows, [-d * gap for d, gap in zip(active, now, strict=True)])
 
-    def once(a):
+    def once(a, waiting):
         now = away(a)
         active = pushing(now)
-        uphill = [value - f for value, f in zip(product(inertia, a), free, strict=True)]
+        moves = product(inertia, a)
+        uphill = [value - f for value, f in zip(moves, free, strict=True)]
         down = [force - up for force, up in zip(forces(now, active), uphill, strict=True)]
         way = solve(tree, stiffened(tree, frames, inertia, rows, active), down)
         moving = moved(tree, frames, rows, way)
-        length = lowest(dot(way, uphill), dot(way, product(inertia, way)), now, moving, rows.strength)
+        bend = dot(way, product(inertia, way))
+        length = lowest(dot(way, uphill), bend, now, moving, rows.strength, waiting)
         # While no row begins or ceases to push all is a parabola, and this was its minimum.
         changed = jnp.abs(length - 1) > CLOSE
         for gap, move, strong in zip(now, moving, rows.strength, strict=True):
             after = gap + length * move
             flips = ((gap < 0) != (after < 0)) & (strong > 0) & (jnp.abs(after) > rounding * jnp.abs(gap))
             changed |= flips
+        # What rounding leaves to do has no end.
+        changed &= length * length * bend > rounding * rounding * dot(a, moves)
         return tuple(each + length * step for each, step in zip(a, way, strict=True)), changed
 
-    found = until_done(once, tuple(start), start[0], iterations)
+    found = until_done(once, tuple(start), everywhere(start[0]), iterations)
     now = away(found)
     return list(found), forces(now, pushing(now))
 
 
-def lowest(slope: Number, bend: Number, away: Numbers, moving: Numbers, strength: Numbers) -> Number:
+def lowest(slope: Number, bend: Number, away: Numbers, moving: Numbers, strength: Numbers, waiting: Number) -> Number:
     """The t > 0 where slope·t + ½ bend·t² + ½ Σ D min(away + moving·t, 0)² is least.
 
     Its derivative rises along straight pieces: Newton's method is exact on the last of them, and between what is known to lie
-    below and above it does not run away. Where no row begins or ceases to push t is one.
+    below and above it does not run away. Where no row begins or ceases to push t is one. Only those that wait are waited for: at
+    the minimum itself there is no way to go, and what rounding leaves of it has no end.
     """
 
-    def once(known):
+    def once(known, _):
         t, low, high = known
         rising, steep = slope + bend * t, bend
         for gap, move, strong in zip(away, moving, strength, strict=True):
@@ -168,7 +177,7 @@ def lowest(slope: Number, bend: Number, away: Numbers, moving: Numbers, strength
         return (better, low, high), jnp.abs(better - t) > CLOSE * t
 
     one = slope * 0 + 1
-    found, _, _ = until_done(once, (one, one * 0, one * 1e6), slope, SEARCHES)
+    found, _, _ = until_done(once, (one, one * 0, one * 1e6), waiting, SEARCHES)
     return jnp.where(bend > 0, found, 0.0)  # nowhere to go: the line is a point
 
 
