@@ -26,7 +26,7 @@ class Settings:
     """One environment."""
 
     environment: str
-    seeds: tuple[int, ...] = tuple(range(8))
+    seeds: tuple[int, ...] = tuple(range(6))
     methods: tuple[str, ...] = METHODS
     iterations: int = 200
     shortened: tuple[tuple[str, int], ...] = ()

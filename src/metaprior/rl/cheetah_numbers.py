@@ -141,12 +141,11 @@ def newton(
         moving = moved(tree, frames, rows, way)
         bend = dot(way, product(inertia, way))
         length = lowest(dot(way, uphill), bend, now, moving, rows.strength, waiting)
-        # While no row begins or ceases to push all is a parabola, and this was its minimum.
-        changed = jnp.abs(length - 1) > CLOSE
+        # While no row begins or ceases to push, by more than rounding, all is a parabola, and this was its minimum.
+        turned = 0.0 * length
         for gap, move, strong in zip(now, moving, rows.strength, strict=True):
-            after = gap + length * move
-            flips = ((gap < 0) != (after < 0)) & (strong > 0) & (jnp.abs(after) > rounding * jnp.abs(gap))
-            changed |= flips
+            turned = jnp.minimum(turned, strong * gap * (gap + length * move + rounding * gap))
+        changed = (jnp.abs(length - 1) > CLOSE) | (turned < 0)
         # What rounding leaves to do has no end.
         changed &= length * length * bend > rounding * rounding * dot(a, moves)
         return tuple(each + length * step for each, step in zip(a, way, strict=True)), changed

@@ -8,6 +8,7 @@ turns. So is what pushes a body. Motions add up from the trunk to the feet, and 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -152,9 +153,26 @@ def frames_of(tree: Tree, qpos: Numbers) -> dict[int, Frame]:
     Where the trunk is along the ground changes nothing, and far away from it single precision would be lost.
     """
     angles = along_tree(tree, qpos[TRUNK], lambda joint, angle: angle + qpos[joint])
-    made = lambda at, joint: Frame(at, jnp.cos(angles[joint]), jnp.sin(angles[joint]))
+    turns = dict(zip(angles, turns_of(list(angles.values())), strict=True))
+    made = lambda at, joint: Frame(at, *turns[joint])
     root = Place(0.0, qpos[1] + float(tree.body.root[1]))
     return along_tree(tree, made(root, TRUNK), lambda joint, on: made(on.place(*_pair(tree.body.offset[joint])), joint))
+
+
+def turns_of(angles: Numbers) -> list[tuple[Number, Number]]:
+    """Cosines and sines, one after the other in a loop: each of them is a long piece of a program, which so has it once."""
+
+    def one(place, turns):
+        angle = angles[0]
+        for each, other in enumerate(angles):
+            angle = jnp.where(place == each, other, angle)
+        turn = jnp.cos(angle), jnp.sin(angle)
+        return [
+            tuple(jnp.where(place == each, new, old) for new, old in zip(turn, turns[each], strict=True))
+            for each in range(len(angles))
+        ]
+
+    return jax.lax.fori_loop(0, len(angles), one, [(angle, angle) for angle in angles])
 
 
 def _along_joint(frames: dict[int, Frame], joint: int, push: Triple) -> Number:
