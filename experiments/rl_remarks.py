@@ -59,11 +59,15 @@ def _control(results: study.Results) -> list[str]:
 
 def _claims(results: study.Results) -> list[str]:
     """Differences task by task: all methods meet the same tasks and the same noise."""
+    others = ("pretrain", "maml", "maml-trpo", "gem-bml", "reptile", "fomaml", "gem-bml+rates")
+    pairs = [("gem-bml+", other) for other in others]
+    pairs += [("gem-bml+natural", other) for other in ("pretrain", "maml", "maml-trpo", "gem-bml+")]
     told = []
-    for other in ("maml", "maml-trpo", "gem-bml", "reptile", "fomaml", "gem-bml+rates"):
-        parts = [part for count in _updates(results) if (part := _difference(results, "gem-bml+", other, count))]
+    for one, other in pairs:
+        parts = [part for count in _updates(results) if (part := _difference(results, one, other, count))]
         if parts:
-            told.append(f"GEM-BML+ minus {other}, task by task: {'; '.join(parts)}.")
+            name = one.replace("gem-bml", "GEM-BML")
+            told.append(f"{name} minus {other}, task by task: {'; '.join(parts)}.")
     return told
 
 

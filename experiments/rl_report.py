@@ -16,6 +16,7 @@ __all__ = ["figure", "remarks", "shown"]
 # Okabe and Ito's colours; a dashed line is a method of the paper's authors' second kind, or a control.
 STYLES: dict[str, tuple[str, str, str]] = {
     "gem-bml+": ("#0072B2", "-", "o"),
+    "gem-bml+natural": ("#0072B2", "-.", "h"),
     "gem-bml+rates": ("#0072B2", ":", "v"),
     "gem-bml+trpo": ("#0072B2", "--", "^"),
     "gem-bml+two": ("#0072B2", "-", "P"),

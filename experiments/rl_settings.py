@@ -15,8 +15,8 @@ from metaprior.rl.setup import RLSetup, rl_setup
 
 SCRATCH = "scratch"
 METHODS = (
-    "gem-bml+", "gem-bml", "reptile", "maml", "maml-trpo", "fomaml", "pretrain", "gem-bml+two", "gem-bml+late", "maml-two",
-    "gem-bml+rates", "gem-bml+trpo", SCRATCH,
+    "gem-bml+", "gem-bml+natural", "gem-bml", "reptile", "maml", "maml-trpo", "fomaml", "pretrain", "gem-bml+two", "gem-bml+late",
+    "maml-two", "gem-bml+rates", "gem-bml+trpo", SCRATCH,
 )  # fmt: skip
 RETURNS, TRUST, POLICIES = "own updates", "trust-region updates", "adapted policies"
 

@@ -15,6 +15,7 @@ import pytest
 from metaprior import families, methods
 from metaprior.families import Delta
 from metaprior.inference.base import mean_loss
+from metaprior.inference.trpo import policy_step
 from metaprior.meta import meta_learner, task_keys, trainer
 from metaprior.rl.evaluation import adapted_returns
 from metaprior.rl.likelihood import Practice, policy_likelihood
@@ -97,6 +98,36 @@ def test_maml_takes_the_score_function_form():
 def test_gem_with_points_is_reptile_of_two_steps():
     first, second, _, _ = by_hand()
     assert_same(gradient("gem-bml", **POINT), map_(jnp.add, first, second))
+
+
+def in_second(**second):
+    return POINT | {"options": {"pull": False, "second": second}}
+
+
+def test_a_second_stage_can_have_an_inference_of_its_own():
+    """That of the first by name changes nothing; a trust-region step is the one that starts where the first stage ended."""
+    first, second, _, _ = by_hand()
+    assert_same(gradient("gem-bml+", **in_second(inference="gradient", optimizer=RATE, pull=False)), second)
+    reached = map_(jnp.add, START, first)
+    options = {"solver_steps": 3}  # more of them make rounding errors large, where a direction changes nothing
+    step = policy_step(LIKELIHOOD, reached, recorded(reached, EPISODE.query), max_kl=0.02, **options)
+    assert step.accepted
+    expected = map_(jnp.subtract, step.params, reached)
+    found = gradient("gem-bml+", **in_second(inference="trpo", rate=0.02, **options))
+    map_(partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-9), found, expected)
+
+
+def test_another_inference_needs_a_second_stage_that_is_held():
+    second = {"inference": "trpo", "rate": 0.02}
+    for name, changes in (("reptile", {"second_stage": "none"}), ("elbo-conditional", {}), ("kl-chaser", {})):
+        with pytest.raises(
+            ValueError, match="second stage needs one whose posteriors are held fixed: choose row 'gem'"
+        ):
+            methods.get(name, options={"second": second}, **{"prior": "delta", "posterior": "delta", **changes})
+    with pytest.raises(ValueError, match="svgd cannot infer a delta posterior in the second stage"):
+        methods.get("gem-bml+", **in_second(inference="svgd"))
+    with pytest.raises(ValueError, match="inference of the second stage"):
+        methods.get("gem-bml+", **in_second(inference="newton"))
 
 
 def test_joint_second_stages_collect_the_rollouts_of_both():

@@ -17,8 +17,8 @@ POLICY = gaussian_policy(2, 2, hidden=())
 NEEDED = {
     "gem-bml+": (1, 1), "gem-bml": (1, 1), "reptile": (3, 0), "maml": (1, 1), "maml-trpo": (1, 1), "fomaml": (1, 1),
     "pretrain": (1, 1),  # of both at once
-    "gem-bml+rates": (1, 1), "gem-bml+trpo": (1, 1), "pretrain-trpo": (1, 1), "gem-bml+two": (1, 2), "gem-bml+late": (2, 1),
-    "maml-two": (2, 1),
+    "gem-bml+natural": (1, 1), "gem-bml+rates": (1, 1), "gem-bml+trpo": (1, 1), "pretrain-trpo": (1, 1),
+    "gem-bml+two": (1, 2), "gem-bml+late": (2, 1), "maml-two": (2, 1),
 }  # fmt: skip
 
 

@@ -15,7 +15,8 @@ from metaprior.types import Likelihood
 def make_cell(method: Method, likelihood: Likelihood, model: Model | None = None) -> Cell:
     """The pieces a row names, put together."""
     posterior = family(method.posterior, method)
-    options = dict(method.options)
+    options = {name: value for name, value in method.options.items() if name != "second"}
+    second = dict(method.options.get("second", {}))
     if method.inference in ("gradient", "implicit"):
         options = inner_optimizer(method) | options
     elif method.inference != "conjugate":
@@ -39,6 +40,7 @@ def make_cell(method: Method, likelihood: Likelihood, model: Model | None = None
         draw_steps=method.draw_steps,
         scores=method.scores,
         num_samples=method.num_samples,
+        second=INFERENCES[second.pop("inference")].make(likelihood, posterior, **second) if second else None,
     )
 
 

@@ -55,6 +55,7 @@ class Cell(NamedTuple):
     draw_steps: bool = False  # each task draws its steps on the support uniformly from 1..steps[0]
     scores: str = "all"  # the joint column may score "all" data or the "query" alone
     num_samples: int = 1  # draws for E_q log p
+    second: Inference | None = None  # of the second stage, where it is another
 
 
 def _sequential(cell: Cell, prior: Prior, q1: Dist, episode: Episode) -> Stage:
@@ -117,7 +118,10 @@ def two_posteriors(cell: Cell, key: Key, prior: Prior, episode: Episode, memory=
         return Posteriors(q1, q1), memory
     reached = jax.lax.stop_gradient(q1) if gem else q1
     stage = second_stage(cell, held, reached, episode)
-    q2, memory = infer(cell.inference, key2, stage.prior, stage.start, stage.source, cell.steps[1], memory)
+    if cell.second is None:
+        q2, memory = infer(cell.inference, key2, stage.prior, stage.start, stage.source, cell.steps[1], memory)
+    else:
+        q2, _ = infer(cell.second, key2, stage.prior, stage.start, stage.source, cell.steps[1])
     return Posteriors(q1, jax.lax.stop_gradient(q2) if gem else q2), memory
 
 

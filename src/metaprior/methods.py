@@ -38,7 +38,8 @@ class Method(NamedTuple):
     scores: str = "all"
     optimizer: str = "sgd"  # of gradient inference: sgd, adam (fresh for each task), shared-adam (Reptile's)
     estimator: str = "weights"  # how a gradient step samples: weights, local, flipout
-    options: Mapping[str, Any] = {}  # further arguments of the inference
+    # Further arguments of the inference; {"second": {"inference": "trpo", "rate": 0.01}} is another one for the second stage.
+    options: Mapping[str, Any] = {}
     rate: Scalar = 0.01  # inner step size
     draw_steps: bool = False  # each task draws its steps on the support uniformly from 1..steps[0]
     clip: float | None = None  # largest norm of one task's gradient in the weights
@@ -169,7 +170,22 @@ def validate(method: Method) -> None:
             "the row 'evidence' scores a point or particles: set posterior='delta' or posterior='particles'"
         )
     _validate_steps(method)
+    _validate_second(method)
     _validate_rules(method)
+
+
+def _validate_second(method: Method) -> None:
+    second = method.options.get("second")
+    if second is None:
+        return
+    require_known("inference of the second stage", second.get("inference", ""), INFERENCES)
+    if method.posterior not in INFERENCES[second["inference"]].families:
+        raise ValueError(f"{second['inference']} cannot infer a {method.posterior} posterior in the second stage")
+    if method.second_stage == "none" or method.row != "gem" or method.column == "conditional":
+        raise ValueError(
+            "another inference in the second stage needs one whose posteriors are held fixed: choose row 'gem' with column "
+            "'joint' or 'difference', and a second stage"
+        )
 
 
 def _validate_steps(method: Method) -> None:

@@ -29,6 +29,7 @@ _RATES: dict[str, Any] = _POINT | dict(inference="preconditioned", rates="debias
 _TRPO: dict[str, Any] = dict(inference="trpo", rate=0.01)  # the rate of trust-region steps is their bound on the KL
 # Natural steps have their weights in proportion to one another, which Adam would take away: SGD keeps it.
 _GEM_TRPO: dict[str, Any] = _POINT | {"options": {}} | _TRPO | {"meta_rate": 1.0}
+_NATURAL: dict[str, Any] = _POINT | {"options": {"pull": False, "second": _TRPO}, "meta_rate": 1.0}
 _FIRST_ORDER: dict[str, Any] = dict(steps=(1, 0), options={"pull": False, "first_order": True})
 
 # name: (what it is, row of the table, fields changed, meta-step)
@@ -42,6 +43,7 @@ ROWS: dict[str, tuple[str, str, dict[str, Any], str]] = {
     "pretrain": ("control: one policy for all tasks, no adaptation in its gradient", "pretrain", {}, "adam"),
     "gem-bml+rates": ("GEM-BML+ with a learned rate for each weight", "gem-bml+", _RATES, "adam"),
     "gem-bml+trpo": ("GEM-BML+ with trust-region inner steps", "gem-bml+", _GEM_TRPO, "sgd"),
+    "gem-bml+natural": ("GEM-BML+ whose second stage is a trust-region step", "gem-bml+", _NATURAL, "sgd"),
     "pretrain-trpo": ("the control, adapted by trust-region steps", "pretrain", {"options": {}} | _TRPO, "adam"),
     # What a prior is trained for is the update at which its meta-gradient is taken. These look beyond the first one.
     "gem-bml+two": ("GEM-BML+ with two steps in the second stage: for the first update and the second", "gem-bml+",
