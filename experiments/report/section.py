@@ -63,7 +63,8 @@ def of_study(name: str, folder: Path) -> Section:
 
 def _unmeasured(results: study.Results) -> list[str]:
     missing = results.get("missing", [])
-    return [f"Not measured yet, {len(missing)} cells: {', '.join(missing)}."] if missing else []
+    count = "1 cell" if len(missing) == 1 else f"{len(missing)} cells"
+    return [f"Not measured yet, {count}: {', '.join(missing)}."] if missing else []
 
 
 def of_benchmark(name: str, results: study.Results, folder: Path) -> Section:
