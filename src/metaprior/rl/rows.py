@@ -29,7 +29,7 @@ _RATES: dict[str, Any] = _POINT | dict(inference="preconditioned", rates="debias
 _TRPO: dict[str, Any] = dict(inference="trpo", rate=0.01)  # the rate of trust-region steps is their bound on the KL
 # Natural steps have their weights in proportion to one another, which Adam would take away: SGD keeps it.
 _GEM_TRPO: dict[str, Any] = _POINT | {"options": {}} | _TRPO | {"meta_rate": 1.0}
-_NATURAL: dict[str, Any] = _POINT | {"options": {"pull": False, "second": _TRPO | {"rate": 0.03}}, "meta_rate": 3.0}
+_NATURAL: dict[str, Any] = _POINT | {"options": {"pull": False, "second": _TRPO | {"rate": 0.03}}, "meta_rate": 6.0}
 _FIRST_ORDER: dict[str, Any] = dict(steps=(1, 0), options={"pull": False, "first_order": True})
 
 # name: (what it is, row of the table, fields changed, meta-step)
