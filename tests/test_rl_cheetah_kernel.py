@@ -82,8 +82,8 @@ def test_line_search_ends_where_the_slope_is_nought():
     bend = draw.exponential(1.0, 50)
     slope = -draw.exponential(5.0, 50) - (strength * moving * np.minimum(away, 0)).sum(axis=0)  # downhill at the start
     parts = [list(map(jnp.asarray, part)) for part in (away, moving, strength)]
-    known = (jnp.asarray(slope), jnp.asarray(bend), *parts)
-    found = np.asarray(cheetah_numbers.lowest(*known, jnp.ones(50, int)))
+    curve, waiting = (jnp.asarray(slope), jnp.asarray(bend)), jnp.ones(50, int)
+    found = np.asarray(cheetah_numbers.lowest(*curve, parts[0], parts[1], parts[2], waiting))
     left = slope + bend * found + (strength * moving * np.minimum(away + moving * found, 0)).sum(axis=0)
     np.testing.assert_allclose(left, 0, atol=1e-9)
     assert (found > 0).all() and (np.abs(found - 1) > 0.1).any()
