@@ -120,7 +120,6 @@ def measure(settings: Settings, cell: study.Cell) -> study.Results:
         "steps_per_iteration": setup.steps_per_iteration,
         "looks": rounded(kept.looks, 3),
         "number": number,
-        **rl_training.longer_steps(setup),
         "tried": search.tried,
         "finite": np.asarray(kept.finite).tolist(),
         "left_out": np.asarray(kept.left_out).tolist(),

@@ -10,7 +10,7 @@ import optax
 from metaprior.optimizers import flat_adam, meta_optimizer
 from metaprior.rl import rows
 from metaprior.rl.environment import Environment
-from metaprior.rl.named import ENVIRONMENTS, environment_called
+from metaprior.rl.named import environment_called
 from metaprior.rl.setup import RLSetup, rl_setup
 
 SCRATCH = "scratch"
@@ -95,7 +95,6 @@ def put(
         optimizer=optimizer,
         region={"max_kl": number} if number is not None and is_region else None,
         watch_every=None,
-        width_rate=ENVIRONMENTS[settings.environment].width_rate,
         check=False,
     )
 

@@ -17,7 +17,6 @@ from metaprior import checkpoints
 from metaprior.evaluation import VALIDATION_SEED
 from metaprior.meta import State, trainer
 from metaprior.rl.evaluation import adapted_returns
-from metaprior.rl.named import ENVIRONMENTS
 from metaprior.rl.setup import RLSetup
 
 STATES = study.ROOT / ".cache" / "reproduce" / "states"
@@ -154,14 +153,7 @@ def identity(setup: RLSetup, region: Any = None) -> dict[str, Any]:
     sizes = {"environment": setup.environment.name, "horizon": setup.environment.horizon}
     sizes |= {"rollouts": setup.tasks.shots, "queries": setup.tasks.queries}
     method = {"row": setup.method.method._asdict(), "meta_update": setup.method.meta_update, "region": region}
-    return study.plain({**sizes, **method, **longer_steps(setup)})
-
-
-def longer_steps(setup: RLSetup) -> dict[str, float]:
-    """How much longer meta-steps of the log std are than those of weights, where they are."""
-    named = ENVIRONMENTS.get(setup.environment.name)
-    factor = named.width_rate if named and setup.method.meta_update == "adam" else 1.0
-    return {"width_rate": factor} if factor != 1 else {}
+    return study.plain({**sizes, **method})
 
 
 def state_folder(who: Any, name: str, numbers: Sequence[float], seeds: Sequence[int], iterations: int) -> Path:

@@ -57,7 +57,14 @@ def assert_close(ours, theirs, tolerance=1e-12):
 
 
 @pytest.mark.parametrize(
-    ("name", "changes"), [("gem-bml", {}), ("gem-bml+", {}), ("maml", {}), ("reptile", SHARED), ("bmaml", {})]
+    ("name", "changes"),
+    [
+        pytest.param("gem-bml", {}, marks=pytest.mark.slow),
+        ("gem-bml+", {}),
+        ("maml", {}),
+        ("reptile", SHARED),
+        pytest.param("bmaml", {}, marks=pytest.mark.slow),
+    ],
 )
 def test_three_clients_are_one_machine_with_all_tasks(name, changes):
     """Over several rounds, with a task that has no finite answer, and through the messages as they are sent."""

@@ -230,6 +230,7 @@ def test_a_task_that_is_not_finite_is_left_out_of_a_meta_step():
     assert told.left_out == 1 and told.finite
 
 
+@pytest.mark.slow
 def test_training_with_a_trust_region_goes_on_as_any_other():
     setup = rl_setup(
         ENVIRONMENT, rows.get("maml-trpo", rate=RATE), policy=POLICY, rollouts=COUNT, queries=COUNT, check=False

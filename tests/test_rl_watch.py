@@ -54,7 +54,10 @@ def by_hand(name):
     return TASKS * HORIZON * (support * ROLLOUTS + query * QUERIES)
 
 
-@pytest.mark.parametrize("name", NEEDED)
+OFTEN = ("gem-bml+", "gem-bml+natural", "maml", "pretrain")  # one of each kind; the others take as long again
+
+
+@pytest.mark.parametrize("name", [n if n in OFTEN else pytest.param(n, marks=pytest.mark.slow) for n in NEEDED])
 def test_rollouts_of_trainings_side_by_side_are_those_of_their_stages(name):
     infos, steps, promised = trained(name)
     assert steps == promised == by_hand(name)

@@ -17,7 +17,7 @@ def episodes(seed, count):
     return jax.vmap(TASKS.sample)(jax.random.split(jax.random.key(seed), count))
 
 
-@pytest.mark.parametrize("name", ["gem-bml+", "gem-bml"])
+@pytest.mark.parametrize("name", ["gem-bml+", pytest.param("gem-bml", marks=pytest.mark.slow)])
 def test_what_is_inverted_is_what_is_sent(name):
     """Value for value; and unlike the library's own program, it can be differentiated in the data."""
     learner = learner_of(SMALL, name, 3)

@@ -50,6 +50,7 @@ def test_a_task_is_a_group_and_its_rows_are_divided_by_chance():
 
 
 @pytest.mark.usefixtures("quick_compile")
+@pytest.mark.slow
 def test_what_clients_have_is_learned_and_calibrated_on_rows_of_ones_own(tmp_path):
     """Linear functions of two inputs, from two clients' groups: a new one is known from five rows, and its bands cover."""
     setup = assemble(replace(SETTINGS, iterations=100))

@@ -244,7 +244,6 @@ def _acting(settings: Settings, method: methods.Method, other: Environment | Non
         rows.get(settings.method)._replace(method=method),
         policy=gaussian_policy(environment.observation_size, environment.action_size, hidden=settings.hidden),
         iterations=settings.iterations if settings.decay and settings.iterations else None,
-        width_rate=ENVIRONMENTS[settings.tasks].width_rate,
         check=other is not None,  # environments that have a name here are tested
         **{name: value for name, value in sizes.items() if value is not None},
     )

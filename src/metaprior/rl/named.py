@@ -32,7 +32,6 @@ class Named(NamedTuple):
     make: Callable[..., Environment]  # its options: horizon, and engine for half-cheetah
     asked: Callable[[Sequence[str]], Asked]
     usage: str
-    width_rate: float = 1.0  # of `rl_setup`, chosen on validation tasks
 
 
 def environment_called(name: str, **options) -> Environment:
@@ -87,9 +86,6 @@ def _numbers(name: str, words: Sequence[str], count: int) -> list[float]:
     return values
 
 
-# Its policies begin with actions of std one, where all are cut off; how narrow they end decides what they come to.
-CHEETAH_WIDTH_RATE = 10.0
-
 # Half-cheetah's engines: MuJoCo's own for processors, one program of ours for GPUs, arrays for other accelerators; MJX by name.
 ENGINES: Mapping[str, Callable[..., Environment]] = MappingProxyType(
     {"c": cheetah_cpu, "kernel": cheetah_kernel.cheetah_kernel, "plane": cheetah_plane, "mjx": cheetah_mjx}
@@ -117,11 +113,9 @@ def engine_for(backend: str) -> str:
 ENVIRONMENTS: Mapping[str, Named] = MappingProxyType(
     {
         "rl-navigation": Named(navigation, _place, "name its two coordinates, as --goal 0.3 -0.2"),
-        "rl-cheetah-velocity": Named(
-            partial(_cheetah, "velocity"), _speed, "name one speed in m/s, as --goal 1.5", CHEETAH_WIDTH_RATE
-        ),
+        "rl-cheetah-velocity": Named(partial(_cheetah, "velocity"), _speed, "name one speed in m/s, as --goal 1.5"),
         "rl-cheetah-direction": Named(
-            partial(_cheetah, "direction"), _direction, "say --goal forward or --goal backward", CHEETAH_WIDTH_RATE
+            partial(_cheetah, "direction"), _direction, "say --goal forward or --goal backward"
         ),
     }
 )
