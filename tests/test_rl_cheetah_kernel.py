@@ -87,6 +87,10 @@ def test_line_search_ends_where_the_slope_is_nought():
     left = slope + bend * found + (strength * moving * np.minimum(away + moving * found, 0)).sum(axis=0)
     np.testing.assert_allclose(left, 0, atol=1e-9)
     assert (found > 0).all() and (np.abs(found - 1) > 0.1).any()
+    some = np.asarray(cheetah_numbers.lowest(*curve, parts[0], parts[1], parts[2], jnp.arange(50) % 2))
+    np.testing.assert_array_equal(
+        some, np.where(np.arange(50) % 2, found, 1.0)
+    )  # those that are done stay where they are
 
 
 def test_a_step_of_the_engine_is_that_of_mujoco():

@@ -84,22 +84,6 @@ def part_labels(prior: Prior) -> Prior:
     return jax.tree_util.tree_map_with_path(label, prior)
 
 
-def wider_steps(name: str, factor: float) -> optax.GradientTransformation:
-    """Longer steps for those of the weights that have this name: what Adam moves, it moves by about the rate, however far to go.
-
-    Chain it behind the optimiser.
-    """
-
-    def mine(prior: Prior) -> Prior:
-        def label(path, _):
-            names = [getattr(entry, "name", "") for entry in path]
-            return "mean" in names and names[-1] == name
-
-        return jax.tree_util.tree_map_with_path(label, prior)
-
-    return optax.masked(optax.scale(factor), mine)
-
-
 def scale_by_fisher() -> optax.GradientTransformation:
     r"""Natural meta-steps for a mean-field prior, whose Fisher matrix in (μ, log σ) is diag(1/σ², 2).
 

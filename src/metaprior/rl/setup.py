@@ -9,7 +9,7 @@ import optax
 from metaprior.meta import MetaLearner, State, meta_learner
 from metaprior.models.base import Model
 from metaprior.names import require_known
-from metaprior.optimizers import flat_adam, meta_optimizer, wider_steps
+from metaprior.optimizers import flat_adam, meta_optimizer
 from metaprior.rl.checks import require_fits, require_sound
 from metaprior.rl.environment import Environment
 from metaprior.rl.likelihood import policy_likelihood
@@ -73,7 +73,6 @@ def rl_setup(
     optimizer: optax.GradientTransformation | None = None,
     region: dict[str, Any] | None = None,
     watch_every: int | None = None,
-    width_rate: float = 1.0,
     check: bool = True,
     **likelihood: Any,
 ) -> RLSetup:
@@ -91,8 +90,6 @@ def rl_setup(
         region: options of a meta-step of TRPO: max_kl, solver_steps, damping, shrink, max_tries.
         watch_every: iterations between looks at the query's loss, which need rollouts of their own; None never looks: what counts
             are returns.
-        width_rate: how much longer meta-steps of the policy's log std are than Adam's, which in a few hundred iterations moves
-            no number far.
         check: whether the environment is tried first, which compiles it once more.
         **likelihood: further options of `policy_likelihood`: acting, surrogate, discount, trace, ridge.
     """
@@ -120,7 +117,5 @@ def rl_setup(
             )
         make = optax.sgd if method.meta_update == "sgd" else flat_adam
         chosen = optimizer or meta_optimizer(row.meta_rate, iterations=iterations, warm_up=0, make=make)
-        if method.meta_update == "adam" and width_rate != 1:
-            chosen = optax.chain(chosen, wider_steps("log_std", width_rate))
         learner = meta_learner(row, made, optimizer=chosen, watch_every=watch_every)
     return RLSetup(method, environment, policy, tasks, made, learner)
