@@ -74,7 +74,8 @@ def _claims(results: study.Results) -> list[str]:
 def _ahead(results: study.Results) -> list[str]:
     """Methods whose meta-gradient is taken after the first update, and beyond."""
     told = []
-    for one, other in (("gem-bml+two", "gem-bml+"), ("gem-bml+two", "reptile"), ("gem-bml+late", "maml-two")):
+    others = ("gem-bml+", "reptile", "maml", "maml-trpo")
+    for one, other in (*(("gem-bml+two", each) for each in others), ("gem-bml+late", "maml-two")):
         parts = [part for count in _updates(results) if (part := _difference(results, one, other, count))]
         if parts:
             told.append(f"{one} minus {other}: {'; '.join(parts)}")

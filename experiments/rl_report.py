@@ -13,13 +13,13 @@ from metaprior.rl.navigation import REACH
 
 __all__ = ["figure", "remarks", "shown"]
 
-# Okabe and Ito's colours; a dashed line is a method of the paper's authors' second kind, or a control.
+# Okabe and Ito's colours, and two of Tol's.
 STYLES: dict[str, tuple[str, str, str]] = {
     "gem-bml+": ("#0072B2", "-", "o"),
-    "gem-bml+natural": ("#0072B2", "-.", "h"),
+    "gem-bml+natural": ("#999933", "-.", "h"),
     "gem-bml+rates": ("#0072B2", ":", "v"),
     "gem-bml+trpo": ("#0072B2", "--", "^"),
-    "gem-bml+two": ("#0072B2", "-", "P"),
+    "gem-bml+two": ("#332288", "-", "P"),
     "gem-bml+late": ("#CC79A7", "-", "*"),
     "gem-bml": ("#56B4E9", "-", "s"),
     "reptile": ("#009E73", "-", "D"),
@@ -32,6 +32,7 @@ STYLES: dict[str, tuple[str, str, str]] = {
 }
 GOALS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7")
 DRAWN = ("gem-bml+", "pretrain")  # whose agents are shown
+BANDS = ("gem-bml+", "gem-bml+two", "maml", "pretrain")  # whose seeds are shown: those of all would hide each other
 
 
 def shown(results: study.Results) -> list[dict[str, Any]]:
@@ -65,20 +66,22 @@ def _learned(results: study.Results) -> dict[str, Any]:
 
 
 def _draw_learning(axes, results: study.Results, *, by_steps: bool) -> None:
-    """The return after one update on validation tasks, mean and range over seeds."""
+    """The return after one update on validation tasks: means, and for some the range over seeds."""
     for name, curve in _learned(results).items():
         color, line, _ = STYLES[name]
         looks = np.asarray(curve["looks"], float)[:, :, 1]
         across = np.asarray(curve["iterations"], float) * (curve["steps_per_iteration"] / 1e6 if by_steps else 1)
         axes.plot(across, looks.mean(axis=0), color=color, linestyle=line, linewidth=1.6)
-        axes.fill_between(across, looks.min(axis=0), looks.max(axis=0), color=color, alpha=0.12, linewidth=0)
+        if name in BANDS:
+            axes.fill_between(across, looks.min(axis=0), looks.max(axis=0), color=color, alpha=0.12, linewidth=0)
     if by_steps:
         axes.set(
             xscale="log", xlabel="environment steps of meta-training, millions", title="the same, by what it costs"
         )
         a_star_report.plain_numbers(axes.xaxis)
     else:
-        axes.set(xlabel="meta-iterations", ylabel="return after one update", title="learning, on validation tasks")
+        title = "learning, on validation tasks; bands: range over seeds"
+        axes.set(xlabel="meta-iterations", ylabel="return after one update", title=title)
     _plain(axes)
 
 
