@@ -21,6 +21,7 @@ STYLES: dict[str, tuple[str, str, str]] = {
     "gem-bml+trpo": ("#0072B2", "--", "^"),
     "gem-bml+two": ("#332288", "-", "P"),
     "gem-bml+late": ("#CC79A7", "-", "*"),
+    "gem-bml+queries": ("#332288", "--", "p"),
     "gem-bml": ("#56B4E9", "-", "s"),
     "reptile": ("#009E73", "-", "D"),
     "maml": ("#D55E00", "-", "o"),

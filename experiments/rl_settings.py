@@ -16,8 +16,10 @@ from metaprior.rl.setup import RLSetup, rl_setup
 SCRATCH = "scratch"
 METHODS = (
     "gem-bml+", "gem-bml+natural", "gem-bml", "reptile", "maml", "maml-trpo", "fomaml", "pretrain", "gem-bml+two", "gem-bml+late",
-    "maml-two", "gem-bml+rates", "gem-bml+trpo", SCRATCH,
+    "gem-bml+queries", "maml-two", "gem-bml+rates", "gem-bml+trpo", SCRATCH,
 )  # fmt: skip
+# Rows under another name, with so many times as many rollouts of the query.
+MORE_QUERIES = {"gem-bml+queries": ("gem-bml+", 4)}
 RETURNS, TRUST, POLICIES = "own updates", "trust-region updates", "adapted policies"
 
 
@@ -80,7 +82,8 @@ def put(
         environment: made before, where a program is traced.
         **changes: of the row.
     """
-    row, optimizer = rows.get(name), None
+    known, more = MORE_QUERIES.get(name, (name, 1))
+    row, optimizer = rows.get(known), None
     is_region = row.meta_update == "trpo"
     if number is not None and not is_region:
         changes["meta_rate"] = number
@@ -88,9 +91,9 @@ def put(
             optimizer = meta_optimizer(number, warm_up=0, make=lambda rate: _falling(row.meta_update, rate, length))
     return rl_setup(
         environment or place_of(settings),
-        rows.get(name, meta_batch=settings.meta_batch, **changes),
+        rows.get(known, meta_batch=settings.meta_batch, **changes),
         rollouts=settings.rollouts,
-        queries=settings.rollouts,
+        queries=more * settings.rollouts,
         eval_rollouts=settings.test[1],
         optimizer=optimizer,
         region={"max_kl": number} if number is not None and is_region else None,
@@ -112,7 +115,7 @@ def place_of(settings: Settings) -> Environment:
 
 def numbers_of(settings: Settings, name: str) -> list[float]:
     """What is tried first: meta-rates around that of the row, or bounds."""
-    row = rows.get(name)
+    row = rows.get(MORE_QUERIES.get(name, (name, 1))[0])
     if row.meta_update == "trpo":
         return list(settings.bounds)
     return [float(f"{factor * row.method.meta_rate:.3g}") for factor in settings.factors]

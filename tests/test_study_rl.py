@@ -257,6 +257,16 @@ def test_every_method_tries_as_many_rates_around_its_own(name):
     assert (settings.updates, count, settings.rollouts) == (3, 40, 20) and tasks >= 40
 
 
+def test_more_queries_are_lived_through_in_training_alone():
+    """The row is that of GEM-BML+, its second stage has four times the rollouts, and adaptation has no more than before."""
+    settings = experiments.get("rl-navigation").scales["full"]
+    plain, more = (rl.put(settings, name) for name in ("gem-bml+", "gem-bml+queries"))
+    assert more.method == plain.method and more.tasks.shots == plain.tasks.shots == settings.rollouts
+    assert more.tasks.queries == 4 * plain.tasks.queries
+    assert more.steps_per_iteration == 2.5 * plain.steps_per_iteration  # 20 + 80 against 20 + 20
+    assert rl_training.identity(more) != rl_training.identity(plain)
+
+
 def test_rates_fall_along_half_a_cosine():
     """By hand, with steps of SGD on a constant gradient: one, a half, nothing of the rate at the start, the middle, the end."""
     steps = rl_settings._falling("sgd", lambda count: 0.2, 4.0)
