@@ -52,7 +52,7 @@ class Settings:
     literal: tuple[str, ...] = ("gem-bml+",)
     """Methods that are run at the paper's own settings, too."""
     aside: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    """In the first setting, with one thing changed (`ASIDE`): which methods."""
+    """With one thing changed (`ASIDE`): which methods, in the first setting, or in that which is named (`20w1s/maml`)."""
     shortened: tuple[tuple[str, int], ...] = ()
     """Iterations of the cells whose name fits a pattern (`20w*/best/maml`); the first that fits counts, else `iterations`."""
     around: tuple[tuple[str, Any], ...] = ()
@@ -63,6 +63,7 @@ class Settings:
     """Of the protocols' test tasks."""
 
 
+LONGER = "longer"  # nothing is changed but the number of iterations
 # What may be changed in the best settings to see what it does, by the word for it.
 ASIDE: dict[str, dict[str, Any]] = {
     "float32": {"precision": "float32"},
@@ -72,7 +73,9 @@ ASIDE: dict[str, dict[str, Any]] = {
     "plain": {"augmented": False},
     "resnet12": {"network": "resnet12"},
     "trained 20-way": {"train_ways": 20},
+    LONGER: {},
 }
+REPEATED_KINDS = ("best", "trained 20-way", LONGER)
 
 
 def cells(settings: Settings) -> list[study.Cell]:
@@ -85,7 +88,12 @@ def cells(settings: Settings) -> list[study.Cell]:
         for name in names
     ]
     others = [(first, "best", name) for name in settings.others]
-    return [*everywhere, *others, *((first, kind, name) for kind, names in settings.aside for name in names)]
+    aside = [
+        (name.rpartition("/")[0] or first, kind, name.rpartition("/")[2])
+        for kind, names in settings.aside
+        for name in names
+    ]
+    return [*everywhere, *others, *aside]
 
 
 def measure(settings: Settings, cell: study.Cell) -> study.Results:
@@ -105,7 +113,7 @@ def measure(settings: Settings, cell: study.Cell) -> study.Results:
             validation=settings.validation,
         )
         printed = PAPER.get(settings.tasks, {}).get(name, {}).get(setting)
-        paper = printed if protocol in ("paper", "views") and kind in ("best", "paper") else None
+        paper = printed if protocol in ("paper", "views") and kind in ("best", "paper", LONGER) else None
         words = f"{setting}, {'the paper’s settings' if kind == 'paper' else kind}{_shorter(settings, cell)}"
         found += images.rows(result, setting=words, method=name, protocol=protocol, paper=paper)
         single[protocol] = np.round(100 * result.accuracy.astype(float).mean(axis=0), 2)
@@ -123,7 +131,7 @@ def measure(settings: Settings, cell: study.Cell) -> study.Results:
 
 def seeds_of(settings: Settings, cell: study.Cell) -> tuple[int, ...]:
     """All of them for the methods that are repeated, the first for the others."""
-    return settings.seeds if cell[2] in REPEATED and cell[1] in ("best", "trained 20-way") else settings.seeds[:1]
+    return settings.seeds if cell[2] in REPEATED and cell[1] in REPEATED_KINDS else settings.seeds[:1]
 
 
 def iterations_of(settings: Settings, cell: study.Cell) -> int:
@@ -133,9 +141,9 @@ def iterations_of(settings: Settings, cell: study.Cell) -> int:
 
 
 def _shorter(settings: Settings, cell: study.Cell) -> str:
-    """The mark of a training with fewer iterations than usual here."""
+    """The mark of a training with fewer iterations than usual here, or with more on purpose."""
     count = iterations_of(settings, cell)
-    return f", {count:,} iterations" if count < settings.iterations else ""
+    return f", {count:,} iterations" if count < settings.iterations or cell[1] == LONGER else ""
 
 
 def put(settings: Settings, cell: study.Cell, protocol: images.Protocol | None = None) -> Setup:

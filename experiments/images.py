@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,7 +16,7 @@ from jaxtyping import Array
 from experiments import study
 from metaprior import checkpoints, methods, metrics
 from metaprior.classes import ClassScores, calibration_error
-from metaprior.evaluation import TEST_SEED, VALIDATION_SEED, calibrate_steps, scores
+from metaprior.evaluation import TEST_SEED, VALIDATION_SEED, calibrated_class_scores
 from metaprior.meta import State, trainer
 from metaprior.recipes import recipe
 from metaprior.settings import WATCH_EVERY, Settings, Setup, as_dict, assemble
@@ -226,20 +227,25 @@ def judge(
     setup: Setup | Sweep, states: State, *, steps: int, num_tasks: int, validation: int, split: str = "test"
 ) -> ClassScores:
     """Fit the temperature of each seed's prior on validation classes and score it: arrays [seeds, tasks, …]."""
-    at, sweep = (steps,), _sweep(setup, len(states.iteration))
+    sweep = _sweep(setup, len(states.iteration))
+    asking = {"at": (steps,), "validation": validation, "num_tasks": num_tasks, "seed": JUDGED_SEED[split]}
 
-    @jax.jit  # one program for all seeds: what it is made of is much, what it does is little
+    # One program for all seeds, which runs once: what it is made of is much, what it does is little.
+    @partial(jax.jit, compiler_options=_without_trials())
     def every_seed(numbers, states, known, asked):
-        def one(each):
-            setup, state = sweep.put(each[0]), each[1]
-            calibration = calibrate_steps(setup, state, at=at, num_tasks=validation, pool=known)
-            return scores(setup, state, calibration, at=at, num_tasks=num_tasks, seed=JUDGED_SEED[split], pool=asked)
-
+        one = lambda each: calibrated_class_scores(sweep.put(each[0]), each[1], **asking, known=known, asked=asked)
         return jax.lax.map(one, (numbers, states))
 
     pool = sweep.put(sweep.numbers[0]).tasks.pool
     found = every_seed(jnp.asarray(sweep.numbers), states, pool("validation"), pool(split))
     return jax.tree.map(lambda leaf: np.asarray(leaf)[:, :, 0], found)
+
+
+def _without_trials() -> dict[str, Any] | None:
+    """For what runs once: on a GPU the compiler would try many ways to multiply, which takes longer than to run one of them."""
+    if jax.default_backend() != "gpu":
+        return None
+    return {"xla_gpu_autotune_level": 0, "xla_gpu_enable_triton_gemm": False}
 
 
 MIN_COUNT = 2000  # predictions of a bin that counts in the largest calibration error

@@ -87,7 +87,7 @@ def _piped(lines: Sequence[Sequence[str]]) -> str:
 # Rows of results -> what they are called in the README.
 PICTURES = {"omniglot": "Omniglot", "miniimagenet": "miniImageNet"}
 ASKED = {"accuracy, paper": "the paper’s protocol", "accuracy, views": "averaged over views"}
-TRAINED = {"best": "", "trained 20-way": ", trained 20-way"}
+TRAINED = {"best": "", "trained 20-way": ", trained 20-way", "longer": ", trained longer"}
 
 
 def pictures(load: Load) -> str:

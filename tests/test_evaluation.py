@@ -6,7 +6,15 @@ import numpy as np
 import pytest
 
 from metaprior import evaluation
-from metaprior.evaluation import TEST_SEED, VALIDATION_SEED, calibrate_steps, evaluate, scores
+from metaprior.evaluation import (
+    TEST_SEED,
+    VALIDATION_SEED,
+    calibrate_steps,
+    calibrated_class_scores,
+    evaluate,
+    in_batches,
+    scores,
+)
 from metaprior.predict import Calibration
 from metaprior.settings import Settings, assemble
 from metaprior.training import initial_state
@@ -99,3 +107,49 @@ def test_an_exact_posterior_is_judged_once_for_all_numbers_of_steps(at):
     each = evaluation.adapted_parts(plain, setup.predictor, state, key, at)
     for a, b in zip(jax.tree.leaves(once), jax.tree.leaves(each), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 7])
+def test_batches_are_filled_up_and_give_what_each_key_gives(size):
+    """Also where the last is not full, and of arrays without elements; what is done is written down once."""
+    keys, traced = jax.random.split(jax.random.key(1), 5), []
+
+    def one(key):
+        traced.append(1)
+        return jax.random.normal(key, (2,)), jnp.zeros((0, 3))
+
+    found, empty = in_batches(one, keys, size)
+    np.testing.assert_array_equal(found, np.stack([jax.random.normal(key, (2,)) for key in keys]))
+    assert empty.shape == (5, 0, 3) and len(traced) == 1
+
+
+@pytest.mark.parametrize(
+    ("views", "inductive", "pixels"), [(False, False, 10**9), (True, False, 3_000), (False, True, 1)]
+)
+def test_calibration_and_scores_in_one_program_are_those_of_two(monkeypatch, views, inductive, pixels):
+    """Validation classes and those that are asked are of different number; batches of all, of some, of one."""
+    monkeypatch.setattr(evaluation, "PIXELS", pixels)
+    setup = assemble(
+        Settings(tasks="omniglot", method="gem-bml+", ways=2, shots=1, filters=2, iterations=1),
+        eval_queries=2, views=views, inductive=inductive,
+    )  # fmt: skip
+    state = initial_state(setup)
+    noise = np.random.default_rng(0)
+    pools = [
+        (noise.integers(0, 256, (classes * 4, 28, 28, 1), np.uint8), np.arange(classes * 4).reshape(classes, 4))
+        for classes in (6, 3)
+    ]
+    known, asked = jax.tree.map(jnp.asarray, pools)
+    fitted = calibrate_steps(setup, state, at=(1, 2), num_tasks=5, pool=known)
+    slow = scores(setup, state, fitted, at=(1, 2), num_tasks=7, seed=3, pool=asked)
+    fast = calibrated_class_scores(
+        setup, state, at=(1, 2), validation=5, num_tasks=7, seed=3, known=known, asked=asked
+    )  # fmt: skip
+    for a, b in zip(slow, fast, strict=True):
+        assert a.shape[:2] == (7, 2)
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+
+
+def test_classes_before_any_step_are_refused(start):
+    with pytest.raises(ValueError, match="from 1 on"):
+        calibrated_class_scores(*start, at=(0, 1), validation=2, num_tasks=2, seed=0, known=(), asked=())

@@ -165,6 +165,19 @@ def test_asides_differ_in_one_thing_and_say_how_long_they_train():
     assert (changed.settings.precision, changed.settings.iterations) == ("bf16", 7)
 
 
+def test_longer_trainings_differ_in_their_length_alone_and_may_be_of_any_setting():
+    settings = replace(
+        omniglot.SMOKE, settings=("5w1s", "5w5s"), seeds=(0, 1), aside=(("longer", ("5w5s/maml", "maml")),),
+        shortened=(("*/longer/*", 900),),
+    )  # fmt: skip
+    named, first = (cell for cell in few_shot.cells(settings) if cell[1] == "longer")
+    assert named == ("5w5s", "longer", "maml") and first == ("5w1s", "longer", "maml")
+    longer, plain = (images.identity(few_shot.put(settings, ("5w5s", kind, "maml"))) for kind in ("longer", "best"))
+    assert (longer["settings"].pop("iterations"), plain["settings"].pop("iterations")) == (900, settings.iterations)
+    assert longer == plain
+    assert few_shot.seeds_of(settings, named) == (0, 1) and few_shot._shorter(settings, named) == ", 900 iterations"
+
+
 def test_the_first_pattern_that_fits_says_how_long_a_cell_trains():
     settings = replace(omniglot.SMOKE, shortened=(("*5s/*", 20), ("*/maml", 30)))
     found = [

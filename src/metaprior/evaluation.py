@@ -48,17 +48,26 @@ def for_classes(setup: Setup, state: State, classes: int) -> State:
 
 def adapted_parts(setup: Setup, predictor: Predictor, state: State, key, at: Sequence[int], pool=()):
     """Adapt to one task and prepare its predictions: (parts before any step or None, later parts stacked, episode)."""
-    key_task, *keys = jax.random.split(key, 3)
+    episode = _drawn(setup, key, pool)
+    return *_adapted(setup, predictor, state, key, at, episode), episode
+
+
+def _drawn(setup: Setup, key, pool: tuple) -> Episode:
+    """The task of a key; the rest of the key is for adaptation to it."""
+    return setup.tasks.evaluation(jax.random.split(key, 3)[0], *pool)
+
+
+def _adapted(setup: Setup, predictor: Predictor, state: State, key, at: Sequence[int], episode: Episode):
+    _, *keys = jax.random.split(key, 3)
     state = for_classes(setup, state, setup.tasks.outputs)
-    episode = setup.tasks.evaluation(key_task, *pool)
 
     def parts(episode: Episode):
         return _parts(setup, predictor, state, keys, at, episode)
 
     if not setup.turned:
-        return *parts(episode), episode
+        return parts(episode)
     first, rest = jax.lax.map(parts, all_turns(episode))
-    return None if first is None else together(first), together(rest), episode
+    return None if first is None else together(first), together(rest)
 
 
 def _parts(setup: Setup, predictor: Predictor, state: State, keys, at: Sequence[int], episode: Episode):
@@ -114,16 +123,21 @@ def calibrate_steps(
     def run(state, pool):
         keys = task_keys(jax.random.key(VALIDATION_SEED), num_tasks)
 
-        def one_task(key):  # the support stays behind: it may be empty, and empty arrays cannot be mapped in batches
+        def one_task(key):
             first, rest, episode = adapted_parts(setup, predictor, state, key, at, pool)
             return first, rest, episode.query.y
 
-        first, rest, targets = jax.lax.map(one_task, keys, batch_size=side_by_side(setup, at, num_tasks, pool))
-        by_step = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 1, 0), rest)
-        later = jax.lax.map(lambda parts: calibrate(predictor, parts, targets), by_step)
+        first, rest, targets = in_batches(one_task, keys, side_by_side(setup, at, num_tasks, pool))
+        later = _fitted(predictor, rest, targets)
         return later if first is None else _joined(calibrate(predictor, first, targets), later)
 
     return jax.jit(run)(state, setup.tasks.pool("validation") if pool is None else pool)
+
+
+def _fitted(predictor: Predictor, rest: Any, targets: Array) -> Calibration:
+    """One calibration for each number of steps, of parts [tasks, steps, …]."""
+    by_step = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 1, 0), rest)
+    return jax.lax.map(lambda parts: calibrate(predictor, parts, targets), by_step)
 
 
 def evaluate(
@@ -173,10 +187,77 @@ def scores(
 
     @jax.jit
     def run(keys, data):
-        size = side_by_side(setup, at, num_tasks, data)
-        return jax.lax.map(lambda key: one_task(key, data), keys, batch_size=size)
+        return in_batches(lambda key: one_task(key, data), keys, side_by_side(setup, at, num_tasks, data))
 
     return run(task_keys(jax.random.key(seed), num_tasks), setup.tasks.pool(split) if pool is None else pool)
+
+
+def calibrated_class_scores(
+    setup: Setup,
+    state: State,
+    *,
+    at: Sequence[int],
+    validation: int,
+    num_tasks: int,
+    seed: int,
+    known: tuple,
+    asked: tuple,
+) -> ClassScores:
+    """`calibrate_steps` on validation tasks and `scores` on others, in one program that adapts to both by the same instructions.
+
+    Adaptation is most of what there is to compile, and compiling takes longer than a thousand tasks.
+
+    Args:
+        setup: the pieces, of classes.
+        state: as trained.
+        at: numbers of steps from one on, in rising order.
+        validation: tasks to calibrate on.
+        num_tasks: tasks to score.
+        seed: of those.
+        known: the data of validation tasks.
+        asked: the data of those that are scored.
+    """
+    at, predictor = _step_numbers(0, at), setup.predictor
+    if at[0] == 0:
+        raise ValueError("classes are scored after steps: ask for numbers of steps from 1 on")
+    size = min(side_by_side(setup, at, validation, known), side_by_side(setup, at, num_tasks, asked))
+    own = _batches(task_keys(jax.random.key(VALIDATION_SEED), validation), size)
+    others = _batches(task_keys(jax.random.key(seed), num_tasks), size)
+
+    def one_batch(batch):
+        is_asked, keys = batch
+        draw = lambda pool: jax.vmap(lambda key: _drawn(setup, key, pool))(keys)
+        episodes = jax.lax.cond(is_asked, lambda: draw(asked), lambda: draw(known))
+        adapt = lambda key, episode: _adapted(setup, predictor, state, key, at, episode)[1]
+        return jax.vmap(adapt)(keys, episodes), episodes.query.y
+
+    is_asked = jnp.arange(len(own) + len(others)) >= len(own)
+    found = jax.lax.map(one_batch, (is_asked, jnp.concatenate([own, others])))
+    of_first = lambda leaf: _unbatched(leaf[: len(own)], validation)
+    of_rest = lambda leaf: _unbatched(leaf[len(own) :], num_tasks)
+    calibration = _fitted(predictor, *jax.tree.map(of_first, found))
+    score = lambda parts, fitted, y: class_scores(predictor.finish(parts, fitted), y)
+    every_task = jax.vmap(jax.vmap(score, in_axes=(0, 0, None)), in_axes=(0, None, 0))
+    rest, targets = jax.tree.map(of_rest, found)
+    return every_task(rest, calibration, targets)
+
+
+def in_batches(one: Any, keys: Array, size: int) -> Any:
+    """one(key) of every key, `size` of them at a time.
+
+    The last batch is filled up: one of another size, as `jax.lax.map` has it, would be compiled once more.
+    """
+    found = jax.lax.map(jax.vmap(one), _batches(keys, size))
+    return jax.tree.map(lambda leaf: _unbatched(leaf, len(keys)), found)
+
+
+def _batches(keys: Array, size: int) -> Array:
+    count = -(-len(keys) // size)
+    return keys[jnp.minimum(jnp.arange(count * size), len(keys) - 1)].reshape(count, size)
+
+
+def _unbatched(leaf: Array, count: int) -> Array:
+    return leaf.reshape(leaf.shape[0] * leaf.shape[1], *leaf.shape[2:])[:count]
 
 
 def side_by_side(setup: Setup, at: Sequence[int], num_tasks: int, pool: tuple) -> int:

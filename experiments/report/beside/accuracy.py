@@ -44,6 +44,7 @@ def calibration(load: Load) -> list[Line]:
 # Beside the paper's number for GEM-BML+: (kind of cell, as rows say it, method) -> what it is called.
 VARIANTS = {
     ("paper", "the paper’s settings", "gem-bml+"): "GEM-BML+ at the printed settings",
+    ("longer", "longer", "gem-bml+"): "GEM-BML+, trained longer",
     ("best", "best", EXACT): NAMES[EXACT],
     ("trained 20-way", "trained 20-way", EXACT): f"{NAMES[EXACT]}, trained with 20 classes",
 }
