@@ -148,18 +148,23 @@ def run(
     ]
     curves = {name: curve for cell in cells for name, curve in measured[cell].get("curves", {}).items()}
     found = {"settings": {"scale": scale, **plain(asdict(settings))}, "rows": rows, "curves": curves}
-    if not missing:
-        return found
-    # What another run needs to go on from these results alone: whose rows and curves are whose, and on what they rest.
+    # What another run needs to go on from these results alone: whose rows and curves are whose, and on what they rest. Those that
+    # miss nothing need it, too: a study may get more cells.
     parts = [
         [_print(study, settings, cell), len(measured[cell]["rows"]), list(measured[cell].get("curves", {}))]
         for cell in cells
     ]
-    return found | {"missing": missing, "cells": parts}
+    return found | ({"missing": missing} if missing else {}) | {"cells": parts}
+
+
+def lacks(study: Study, settings: Any, results: Results) -> bool:
+    """Whether results miss any cell of the study as it is."""
+    known = pieces_of(results)
+    return any(_print(study, settings, cell) not in known for cell in study.cells(settings))
 
 
 def pieces_of(results: Results) -> dict[str, Results]:
-    """The cells of results that are not complete, by what they rest on."""
+    """The cells of results by what they rest on."""
     pieces, rows = {}, iter(results["rows"])
     for print_of, count, names in results.get("cells", []):
         if not (mine := [next(rows) for _ in range(count)]):

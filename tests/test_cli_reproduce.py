@@ -309,3 +309,6 @@ def test_complete_goes_on_from_the_file_alone(tiny, tmp_path, capsys):
     capsys.readouterr()
     refused(capsys, ["tiny", "--complete", *where], "miss nothing: --fresh measures them anew")
     refused(capsys, ["tiny", "--complete", "--fresh"], "leave one of them out")
+    del whole["cells"]
+    (tmp_path / "results" / "tiny.json").write_text(study.text(whole))
+    refused(capsys, ["tiny", "--complete", *where], "do not say whose rows are whose")

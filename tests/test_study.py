@@ -114,7 +114,7 @@ def counting():
 
 def test_rows_have_the_twelve_columns_in_order_and_say_where_they_come_from():
     results = study.run(TINY, SMOKE, scale="smoke")
-    assert set(results) == {"settings", "rows", "curves"}
+    assert set(results) == {"settings", "rows", "curves", "cells"}
     assert len(study.COLUMNS) == 12
     assert [tuple(row) for row in results["rows"]] == [study.COLUMNS] * 8
     assert [(row["setting"], row["method"]) for row in results["rows"][::2]] == TINY.cells(SMOKE)
@@ -193,6 +193,17 @@ def test_results_that_miss_cells_are_enough_to_go_on_from():
     tiny, asked = counting()
     study.run(tiny, replace(SMOKE, tasks=3), before=part)
     assert len(asked) == 4  # they rest on other settings
+
+
+def test_a_study_that_grows_goes_on_from_results_that_missed_nothing():
+    """With more cells than when they were written: only those are measured."""
+    small = TINY._replace(cells=lambda settings: TINY.cells(settings)[:2])
+    whole = json.loads(study.text(study.run(small, SMOKE)))
+    assert "missing" not in whole and not study.lacks(small, SMOKE, whole) and study.lacks(TINY, SMOKE, whole)
+    tiny, asked = counting()
+    found = study.run(tiny, SMOKE, before=whole)
+    assert asked == TINY.cells(SMOKE)[2:]
+    assert not study.lacks(TINY, SMOKE, found)
 
 
 def test_a_write_that_fails_leaves_the_old_file_and_no_other(tmp_path, monkeypatch):

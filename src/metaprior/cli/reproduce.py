@@ -147,19 +147,24 @@ def reproduce(study: Study, asked: Reproduce) -> None:
         first = settings.seeds[0]  # what is only for validation has seeds apart from those that are reported
         settings = replace(settings, seeds=tuple(range(first, first + asked.seeds)))
     folder = asked.out or (RESULTS / "smoke" if asked.scale == "smoke" else RESULTS)
-    before = unfinished(study, folder) if asked.complete else None
+    before = unfinished(study, settings, folder) if asked.complete else None
     path = save(study, measure(study, settings, asked, before), folder)
     figure = report.draw(study.name, folder)
     show(report.of_study(study.name, folder))
     print(f"results: {path}\nfigure: {figure}")
 
 
-def unfinished(study: Study, folder: Path) -> Results:
+def unfinished(study: Study, settings: Any, folder: Path) -> Results:
     """Results to go on from; those that miss nothing are not to be replaced by themselves."""
-    from experiments.study import load
+    from experiments.study import lacks, load
 
     found = load(study.name, folder)
     if "cells" not in found:
+        raise ValueError(
+            f"the results of {study.name} in {folder} do not say whose rows are whose (an older version wrote them): "
+            "--fresh measures them anew"
+        )
+    if not lacks(study, settings, found):
         raise ValueError(f"the results of {study.name} in {folder} miss nothing: --fresh measures them anew")
     return found
 
