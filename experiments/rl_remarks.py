@@ -62,7 +62,9 @@ def _claims(results: study.Results) -> list[str]:
     others = ("pretrain", "maml", "maml-trpo", "gem-bml", "reptile", "fomaml", "gem-bml+rates")
     pairs = [("gem-bml+", other) for other in others]
     pairs += [("gem-bml+natural", other) for other in ("pretrain", "maml", "maml-trpo", "gem-bml+")]
-    pairs += [("gem-bml+queries", other) for other in ("maml", "gem-bml+")]
+    pairs += [
+        (one, other) for one in ("gem-bml+queries", "gem-bml+short", "gem-bml+long") for other in ("maml", "gem-bml+")
+    ]
     told = []
     for one, other in pairs:
         parts = [part for count in _updates(results) if (part := _difference(results, one, other, count))]

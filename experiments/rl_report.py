@@ -13,7 +13,7 @@ from metaprior.rl.navigation import REACH
 
 __all__ = ["figure", "remarks", "shown"]
 
-# Okabe and Ito's colours, and two of Tol's.
+# Okabe and Ito's colours, and some of Tol's.
 STYLES: dict[str, tuple[str, str, str]] = {
     "gem-bml+": ("#0072B2", "-", "o"),
     "gem-bml+natural": ("#999933", "-.", "h"),
@@ -22,6 +22,8 @@ STYLES: dict[str, tuple[str, str, str]] = {
     "gem-bml+two": ("#332288", "-", "P"),
     "gem-bml+late": ("#CC79A7", "-", "*"),
     "gem-bml+queries": ("#332288", "--", "p"),
+    "gem-bml+short": ("#88CCEE", ":", "<"),
+    "gem-bml+long": ("#88CCEE", "--", ">"),
     "gem-bml": ("#56B4E9", "-", "s"),
     "reptile": ("#009E73", "-", "D"),
     "maml": ("#D55E00", "-", "o"),
@@ -92,7 +94,7 @@ def _draw_returns(axes, results: study.Results) -> None:
     for place, name in enumerate(names):
         mine = [row for row in results["rows"] if row["setting"] == RETURNS and row["method"] == name]
         color, line, mark = STYLES[name]
-        across = np.arange(len(mine)) + 0.06 * (place - (len(names) - 1) / 2)
+        across = np.arange(len(mine)) + 0.04 * (place - (len(names) - 1) / 2)
         means, widths = (np.asarray([row[word] for row in mine], float) for word in ("mean", "ci95"))
         axes.errorbar(
             across, means, yerr=widths, color=color, linestyle=line, marker=mark, markersize=5, linewidth=1.0,

@@ -1,7 +1,8 @@
 """Settings of the studies of reinforcement learning, and the pieces of a method that they put together."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -16,10 +17,23 @@ from metaprior.rl.setup import RLSetup, rl_setup
 SCRATCH = "scratch"
 METHODS = (
     "gem-bml+", "gem-bml+natural", "gem-bml", "reptile", "maml", "maml-trpo", "fomaml", "pretrain", "gem-bml+two", "gem-bml+late",
-    "gem-bml+queries", "maml-two", "gem-bml+rates", "gem-bml+trpo", SCRATCH,
+    "gem-bml+queries", "gem-bml+short", "gem-bml+long", "maml-two", "gem-bml+rates", "gem-bml+trpo", SCRATCH,
 )  # fmt: skip
-# Rows under another name, with so many times as many rollouts of the query.
-MORE_QUERIES = {"gem-bml+queries": ("gem-bml+", 4)}
+
+
+class Variant(NamedTuple):
+    """A row with something changed that users have a flag for."""
+
+    row: str
+    changes: Mapping[str, Any] = {}
+    queries: int = 1  # rollouts of the query, in those of the support
+
+
+VARIANTS = {
+    "gem-bml+queries": Variant("gem-bml+", queries=4),
+    "gem-bml+short": Variant("gem-bml+", {"rate": 0.03}),
+    "gem-bml+long": Variant("gem-bml+", {"rate": 0.3}),
+}
 RETURNS, TRUST, POLICIES = "own updates", "trust-region updates", "adapted policies"
 
 
@@ -58,6 +72,11 @@ class Settings:
     """Of Adam."""
 
 
+def variant_of(name: str) -> Variant:
+    """What a name of `METHODS` stands for."""
+    return VARIANTS.get(name, Variant(name))
+
+
 def iterations_of(settings: Settings, name: str) -> int:
     """Of a training: what costs more a step gets fewer of them."""
     return dict(settings.shortened).get(name, settings.iterations)
@@ -82,8 +101,8 @@ def put(
         environment: made before, where a program is traced.
         **changes: of the row.
     """
-    known, more = MORE_QUERIES.get(name, (name, 1))
-    row, optimizer = rows.get(known), None
+    variant = variant_of(name)
+    row, optimizer, changes = rows.get(variant.row), None, {**variant.changes, **changes}
     is_region = row.meta_update == "trpo"
     if number is not None and not is_region:
         changes["meta_rate"] = number
@@ -91,9 +110,9 @@ def put(
             optimizer = meta_optimizer(number, warm_up=0, make=lambda rate: _falling(row.meta_update, rate, length))
     return rl_setup(
         environment or place_of(settings),
-        rows.get(known, meta_batch=settings.meta_batch, **changes),
+        rows.get(variant.row, meta_batch=settings.meta_batch, **changes),
         rollouts=settings.rollouts,
-        queries=more * settings.rollouts,
+        queries=variant.queries * settings.rollouts,
         eval_rollouts=settings.test[1],
         optimizer=optimizer,
         region={"max_kl": number} if number is not None and is_region else None,
@@ -115,7 +134,7 @@ def place_of(settings: Settings) -> Environment:
 
 def numbers_of(settings: Settings, name: str) -> list[float]:
     """What is tried first: meta-rates around that of the row, or bounds."""
-    row = rows.get(MORE_QUERIES.get(name, (name, 1))[0])
+    row = rows.get(variant_of(name).row)
     if row.meta_update == "trpo":
         return list(settings.bounds)
     return [float(f"{factor * row.method.meta_rate:.3g}") for factor in settings.factors]

@@ -267,6 +267,13 @@ def test_more_queries_are_lived_through_in_training_alone():
     assert rl_training.identity(more) != rl_training.identity(plain)
 
 
+def test_shorter_and_longer_inner_steps_differ_in_their_rate_alone():
+    settings = experiments.get("rl-navigation").scales["full"]
+    plain = rl.put(settings, "gem-bml+").method.method
+    rates = {name: rl.put(settings, f"gem-bml+{name}").method.method for name in ("short", "long")}
+    assert rates == {name: plain._replace(rate=rate) for name, rate in (("short", 0.03), ("long", 0.3))}
+
+
 def test_rates_fall_along_half_a_cosine():
     """By hand, with steps of SGD on a constant gradient: one, a half, nothing of the rate at the start, the middle, the end."""
     steps = rl_settings._falling("sgd", lambda count: 0.2, 4.0)

@@ -142,7 +142,8 @@ def record(found: dict[str, Timed], command: str) -> dict[str, Any]:
 
 
 def beside(found: dict[str, Any], before: dict[str, Any]) -> dict[str, Any]:
-    """What was measured, and what a file has of other things or other batches: several commands can fill one file."""
-    known = {(row["method"], row["setting"]) for row in found["rows"]}
-    rows = [row for row in before["rows"] if (row["method"], row["setting"]) not in known]
+    """What was measured, and what a file has of other things, batches or machines: several commands can fill one file."""
+    who = lambda row: (row["method"], row["setting"], row["hardware"])
+    known = {who(row) for row in found["rows"]}
+    rows = [row for row in before["rows"] if who(row) not in known]
     return {**found, "rows": [*rows, *found["rows"]], "curves": {**before["curves"], **found["curves"]}}
