@@ -1,5 +1,6 @@
 """What is to be said about reinforcement learning: the paper's claims one by one, each with the numbers that decide it."""
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -168,28 +169,47 @@ def _hypothesis(results: study.Results) -> str:
     """The paper: trust regions help where adapted policies lie close together, and hold back where they are far apart."""
     mine = results["settings"]["environment"]
     all_of_them = {name: results if name == mine else _other(name) for name in PAPER}
-    parts = []
+    parts, found_here = [], []
     for name, found in all_of_them.items():
         if found is None:
             continue
         values, count = _values(found), found["settings"]["updates"]
         spread = [values.get((POLICIES, "gem-bml+", word)) for word in ("KL of the first step", "KL around the mean")]
         own, trust = (values.get((kind, "gem-bml+", f"return after {count}")) for kind in (RETURNS, TRUST))
-        if None in (*spread, own, trust):
+        before = values.get((RETURNS, "gem-bml+", "return after 0"))
+        if None in (*spread, own, trust, before):
             continue
-        (first, _), (around, _), (own, own_ci95), (trust, trust_ci95) = (pair for pair in (*spread, own, trust) if pair)
+        (first, _), (around, _), (own, own_ci95), (trust, trust_ci95), (before, _) = (
+            pair for pair in (*spread, own, trust, before) if pair
+        )
         settled = abs(trust - own) > (own_ci95 or 0) + (trust_ci95 or 0)
         agrees = "as the paper finds" if (trust - own) * PAPER[name] > 0 else "other than the paper finds"
+        share = (trust - before) / (own - before) if own > before else float("nan")
+        found_here.append((around, trust - own, share))
         parts.append(
             f"{name}: a first update of GEM-BML+ goes a KL of {first:.2g} ({first / BOUND:.2g} times the bound), adapted "
             f"policies lie {around:.2g} around their mean, and trust regions change the last return by {trust - own:+.3g}, "
+            f"to {100 * share:.0f} % of what plain updates gain, "
             f"{agrees if settled else 'which settles nothing, the intervals overlap'}"
         )
     hypothesis = (
         "The paper supposes that trust regions help where adapted policies lie close together (A* is small) and hold back where "
         "they lie far apart, since a bounded step does not reach them"
     )
-    return f"{hypothesis}. {'; '.join(parts) or 'There is nothing here yet to judge that by'}."
+    said = f"{hypothesis}. {'; '.join(parts) or 'There is nothing here yet to judge that by'}."
+    return " ".join([said, *_where_they_help(found_here)])
+
+
+def _where_they_help(found: Sequence[tuple[float, float, float]]) -> list[str]:
+    """What the worlds say together, (spread, change, share of the gain) of each: shares, for returns are of different sizes."""
+    if len(found) < 2:
+        return []
+    helps = sum(change > 0 for _, change, _ in found)
+    where = "nowhere" if not helps else "everywhere" if helps == len(found) else f"in {helps} of {len(found)}"
+    shares = [share for *_, share in sorted(found)]
+    falls = all(one > other for one, other in itertools.pairwise(shares))
+    follows = "falls with that spread, as supposed" if falls else "does not fall with that spread"
+    return [f"At this bound they help {where}, and the share of the gain that they reach {follows}."]
 
 
 def _other(name: str) -> study.Results | None:

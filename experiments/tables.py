@@ -131,7 +131,7 @@ def returns(load: Load) -> str:
         for row in load(name)["rows"]
         if row["setting"] == RETURNS
         and row["metric"] in wanted
-        and row["method"] in ("gem-bml+", "gem-bml+two", "maml", "maml-trpo", "pretrain")
+        and row["method"] in ("gem-bml+", "gem-bml+two", "gem-bml", "reptile", "maml", "maml-trpo", "pretrain")
     ]
     return _tables(rows)
 
