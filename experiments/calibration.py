@@ -54,6 +54,11 @@ def cells(settings: Settings) -> list[study.Cell]:
     return [(name,) for name in settings.methods]
 
 
+def seeds_of(settings: Settings, cell: study.Cell) -> tuple[int, ...]:
+    """The first, whose probabilities are judged."""
+    return settings.seeds[:1]
+
+
 def measure(settings: Settings, cell: study.Cell) -> study.Results:
     """The first seed's probabilities: as the network says them, and with the temperature of validation classes."""
     trained_as, at = _training(settings, cell)

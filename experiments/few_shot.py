@@ -63,7 +63,7 @@ class Settings:
     """Of the protocols' test tasks."""
 
 
-LONGER = "longer"  # nothing is changed but the number of iterations
+LONGER = "longer"  # begins the names of those that differ in the number of iterations
 # What may be changed in the best settings to see what it does, by the word for it.
 ASIDE: dict[str, dict[str, Any]] = {
     "float32": {"precision": "float32"},
@@ -74,8 +74,9 @@ ASIDE: dict[str, dict[str, Any]] = {
     "resnet12": {"network": "resnet12"},
     "trained 20-way": {"train_ways": 20},
     LONGER: {},
+    f"{LONGER} 20-way": {"train_ways": 20},
 }
-REPEATED_KINDS = ("best", "trained 20-way", LONGER)
+REPEATED_KINDS = ("best", "trained 20-way", LONGER, f"{LONGER} 20-way")
 
 
 def cells(settings: Settings) -> list[study.Cell]:
@@ -143,7 +144,7 @@ def iterations_of(settings: Settings, cell: study.Cell) -> int:
 def _shorter(settings: Settings, cell: study.Cell) -> str:
     """The mark of a training with fewer iterations than usual here, or with more on purpose."""
     count = iterations_of(settings, cell)
-    return f", {count:,} iterations" if count < settings.iterations or cell[1] == LONGER else ""
+    return f", {count:,} iterations" if count < settings.iterations or cell[1].startswith(LONGER) else ""
 
 
 def put(settings: Settings, cell: study.Cell, protocol: images.Protocol | None = None) -> Setup:

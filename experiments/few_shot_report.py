@@ -112,7 +112,7 @@ def _printed(results: study.Results, row: Mapping[str, Any]) -> float | None:
     setting, kind, *_ = row["setting"].split(", ")
     if (
         row["method"] != OURS
-        or kind not in ("best", "trained 20-way")
+        or kind not in few_shot.REPEATED_KINDS
         or row["metric"].split(", ")[1] not in ("paper", "views")
     ):
         return row["paper"]

@@ -39,6 +39,11 @@ def cells(settings: Settings) -> list[study.Cell]:
     return [(name,) for name in settings.methods]
 
 
+def seeds_of(settings: Settings, cell: study.Cell) -> tuple[int, ...]:
+    """All of them; from scratch every task has fresh weights of its own, once."""
+    return settings.seeds[:1] if cell[0] == SCRATCH else settings.seeds
+
+
 def plan_of(settings: Settings, name: str) -> Plan:
     """How the method is trained."""
     every = iterations_of(settings, name) // settings.looks

@@ -19,8 +19,7 @@ def from_scratch(settings: Settings) -> study.Results:
     made = []
     for step in steps:
         mean, ci95 = study.mean_and_ci(np.asarray(few.returns)[:, step])
-        found = study.row(setting=RETURNS, method=SCRATCH, metric=f"return after {step}", mean=mean, ci95=ci95)
-        made.append({**found, "seeds": 1})  # every task has fresh weights of its own
+        made.append(study.row(setting=RETURNS, method=SCRATCH, metric=f"return after {step}", mean=mean, ci95=ci95))
     trials = [_long(settings, rate, trial=True) for rate in settings.scratch_rates]
     scores = [float(np.asarray(trial.returns)[:, -1].mean()) for trial in trials]
     rate = settings.scratch_rates[int(np.argmax(scores))]

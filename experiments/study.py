@@ -55,6 +55,8 @@ class Study(NamedTuple):
     rests_on: Callable[[Any, Cell], Any] = lambda settings, cell: None
     # The settings without what only says which cells there are: a cell that is added leaves the kept ones alone.
     decides: Callable[[Any], Any] = lambda settings: settings
+    # Which seeds a cell has, where not all have the same.
+    seeds_of: Callable[[Any, Cell], Sequence[int]] = lambda settings, cell: settings.seeds
 
 
 def declare(
@@ -107,6 +109,7 @@ def run(
     jobs: int = 1,
     keep: Path | None = None,
     before: Results | None = None,
+    others: Results | None = None,
     only: Callable[[Cell], bool] = lambda cell: True,
     report: Callable[[int, int, str], None] = lambda done, total, name: None,
 ) -> Results:
@@ -119,15 +122,17 @@ def run(
         jobs: processes; one measures here.
         keep: folder in which finished cells are kept, so that a run that is cut off goes on; None keeps nothing.
         before: results of an earlier run, on whatever machine: its cells count as kept where they rest on the same settings.
+        others: results whose cells count in the same way where they are not asked for: what a file has is not lost to a part.
         only: which cells to measure; the results also hold those that are kept.
         report: called as cells end with how many are done, how many there are, and the name of the last.
     """
     cells = list(study.cells(settings))
     command = f"metaprior reproduce {study.name} --scale {scale} --seeds {len(settings.seeds)}"
     measured: dict[Cell, Results] = {}
-    earlier = {} if before is None else pieces_of(before)
+    earlier, beside = ({} if known is None else pieces_of(known) for known in (before, others))
     for cell in cells:
-        if (kept := _kept(study, settings, cell, keep) or earlier.get(_print(study, settings, cell))) is not None:
+        on_file = earlier if only(cell) else beside | earlier
+        if (kept := _kept(study, settings, cell, keep) or on_file.get(_print(study, settings, cell))) is not None:
             measured[cell] = kept
     missing = ["/".join(cell) for cell in cells if cell not in measured and not only(cell)]
     cells = [cell for cell in cells if cell in measured or only(cell)]
@@ -139,12 +144,11 @@ def run(
             place.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(place, json.dumps(piece).encode())
         report(len(measured), len(cells), " ".join(cell))
-    origin = {"experiment": study.name, "seeds": len(settings.seeds), "command": command}
+    origin = lambda cell: {
+        "experiment": study.name, "seeds": len(study.seeds_of(settings, cell)), "command": command, **measured[cell]["origin"],
+    }  # fmt: skip
     rows = [
-        {column: (origin | piece["origin"] | row)[column] for column in COLUMNS}
-        for cell in cells
-        for piece in [measured[cell]]
-        for row in piece["rows"]
+        {column: (origin(cell) | row)[column] for column in COLUMNS} for cell in cells for row in measured[cell]["rows"]
     ]
     curves = {name: curve for cell in cells for name, curve in measured[cell].get("curves", {}).items()}
     found = {"settings": {"scale": scale, **plain(asdict(settings))}, "rows": rows, "curves": curves}

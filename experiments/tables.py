@@ -87,7 +87,9 @@ def _piped(lines: Sequence[Sequence[str]]) -> str:
 # Rows of results -> what they are called in the README.
 PICTURES = {"omniglot": "Omniglot", "miniimagenet": "miniImageNet"}
 ASKED = {"accuracy, paper": "the paper’s protocol", "accuracy, views": "averaged over views"}
-TRAINED = {"best": "", "trained 20-way": ", trained 20-way", "longer": ", trained longer"}
+TRAINED = {
+    "best": "", "trained 20-way": ", trained 20-way", "longer": ", trained longer", "longer 20-way": ", trained 20-way longer",
+}  # fmt: skip
 
 
 def pictures(load: Load) -> str:

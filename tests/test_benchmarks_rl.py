@@ -50,6 +50,10 @@ def test_a_file_keeps_what_was_measured_before(tmp_path, monkeypatch):
         ("walk", 100.0), ("walk", 100.0), ("run of a cheetah, engine c", 100.0), ("run of a cheetah", 100.0),
     }  # fmt: skip
     assert len(rows) == 4 and rows[-1]["command"].endswith("--trajectories 100")
+    monkeypatch.setattr(rl, "hardware", lambda: "another machine")
+    assert bench.run(["rl", "--out", str(file), "--trajectories", "100"]) == 0
+    found = json.loads(file.read_text())
+    assert len(found["rows"]) == 2 * (4 + 2) and len(found["curves"]) == 4 + 2  # both machines' walks and runs
 
 
 def test_what_cannot_be_measured_is_refused():

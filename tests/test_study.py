@@ -206,6 +206,23 @@ def test_a_study_that_grows_goes_on_from_results_that_missed_nothing():
     assert not study.lacks(TINY, SMOKE, found)
 
 
+def test_a_part_that_is_measured_anew_leaves_the_rest_of_a_file():
+    """Cells that are not asked for come back from it; those that are asked for are measured, whatever it says."""
+    file = json.loads(study.text(study.run(TINY, SMOKE)))
+    for row in file["rows"]:
+        row["commit"] = "of the file"
+    tiny, asked = counting()
+    found = study.run(tiny, SMOKE, others=file, only=lambda cell: cell[0] == "hard")
+    assert asked == [cell for cell in TINY.cells(SMOKE) if cell[0] == "hard"] and "missing" not in found
+    assert {row["setting"] for row in found["rows"] if row["commit"] == "of the file"} == {"easy"}
+
+
+def test_rows_say_how_many_seeds_their_own_cell_has():
+    mixed = TINY._replace(seeds_of=lambda settings, cell: settings.seeds[:1] if cell[1] == "maml" else settings.seeds)
+    results = study.run(mixed, tiny_study.Settings())
+    assert {(row["method"], row["seeds"]) for row in results["rows"]} == {("maml", 1), ("gem-bml+", 3)}
+
+
 def test_a_write_that_fails_leaves_the_old_file_and_no_other(tmp_path, monkeypatch):
     old = study.run(TINY, SMOKE)
     path = study.save(TINY, old, tmp_path)

@@ -47,6 +47,7 @@ VARIANTS = {
     ("longer", "longer", "gem-bml+"): "GEM-BML+, trained longer",
     ("best", "best", EXACT): NAMES[EXACT],
     ("trained 20-way", "trained 20-way", EXACT): f"{NAMES[EXACT]}, trained with 20 classes",
+    ("longer 20-way", "longer 20-way", EXACT): f"{NAMES[EXACT]}, trained longer with 20 classes",
 }
 
 

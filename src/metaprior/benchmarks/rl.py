@@ -135,7 +135,11 @@ def record(found: dict[str, Timed], command: str) -> dict[str, Any]:
             for metric, value in numbers.items()
         ]  # fmt: skip
     curves = {
-        f"{name}: {timed.batch}; {after['hardware']}": {"steps": timed.steps, "seconds": timed.seconds, "first": timed.first}
+        f"{name}: {timed.batch}; {after['hardware']}": {
+            "steps": timed.steps,
+            "seconds": timed.seconds,
+            "first": timed.first,
+        }
         for name, timed in found.items()
     }
     return {"settings": {"jax": jax.__version__}, "rows": made, "curves": curves}

@@ -148,7 +148,7 @@ def reproduce(study: Study, asked: Reproduce) -> None:
         settings = replace(settings, seeds=tuple(range(first, first + asked.seeds)))
     folder = asked.out or (RESULTS / "smoke" if asked.scale == "smoke" else RESULTS)
     before = unfinished(study, settings, folder) if asked.complete else None
-    path = save(study, measure(study, settings, asked, before), folder)
+    path = save(study, measure(study, settings, asked, before, on_file(study, folder)), folder)
     figure = report.draw(study.name, folder)
     show(report.of_study(study.name, folder))
     print(f"results: {path}\nfigure: {figure}")
@@ -169,7 +169,16 @@ def unfinished(study: Study, settings: Any, folder: Path) -> Results:
     return found
 
 
-def measure(study: Study, settings: Any, asked: Reproduce, before: Results | None = None) -> Results:
+def on_file(study: Study, folder: Path) -> Results | None:
+    """Results that are there already: a part of a study that is measured anew does not take the place of the rest."""
+    from experiments.study import load
+
+    return load(study.name, folder) if (folder / f"{study.name}.json").exists() else None
+
+
+def measure(
+    study: Study, settings: Any, asked: Reproduce, before: Results | None = None, others: Results | None = None
+) -> Results:
     """The cells that are not kept from before; a run that is stopped says how to go on."""
     from experiments.study import ROOT, forget, run
 
@@ -191,8 +200,9 @@ def measure(study: Study, settings: Any, asked: Reproduce, before: Results | Non
         named = study._replace(measure=lambda settings, cell: (start(" ".join(cell)), study.measure(settings, cell))[1])
         try:
             found = run(
-                named, settings, scale=asked.scale, jobs=asked.jobs, keep=keep, before=before, only=only, report=report
-            )
+                named, settings, scale=asked.scale, jobs=asked.jobs, keep=keep, before=before, others=others, only=only,
+                report=report,
+            )  # fmt: skip
         except KeyboardInterrupt:
             how = "the same command goes on from there" + (", without --fresh" if asked.fresh else "")
             raise KeyboardInterrupt(
