@@ -83,7 +83,7 @@ def assert_same_end(folder, reference):
 def test_training_leaves_a_run_like_any_other(folder):
     assert list(available(folder / "checkpoints")) == [6, 12]
     settings = json.loads((folder / "settings.json").read_text())
-    assert (settings["tasks"], settings["rollouts"], settings["decay"]) == ("rl-navigation", 3, False)
+    assert (settings["tasks"], settings["rollouts"], settings["decay"]) == ("rl-navigation", 3, True)
     found = runs.read_metrics(runs.open_run(folder))
     assert [row["iteration"] for row in found] == [3, 6, 9, 12]
     # One step on the support and one of the second stage: 2 tasks × (3 + 2) rollouts × 5 steps.
@@ -184,7 +184,7 @@ def test_the_command_takes_what_is_usual_for_agents(tmp_path, monkeypatch, capsy
     seen = {}
     monkeypatch.setattr("metaprior.cli.train.assemble", lambda settings: seen.update(settings=settings) or exit(0))
     main(["train", "rl-navigation", "--rate", "0.2"])
-    assert seen["settings"] == Settings("rl-navigation", iterations=300, hidden=(100, 100), decay=False, rate=0.2)
+    assert seen["settings"] == Settings("rl-navigation", iterations=300, hidden=(100, 100), rate=0.2)
     assert usual("sinusoid") == Settings()
 
 

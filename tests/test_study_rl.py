@@ -15,8 +15,11 @@ from experiments import rl, rl_measures, rl_navigation, rl_settings, rl_training
 from experiments.rl_measures import Found
 from metaprior.evaluation import TEST_SEED
 from metaprior.models.base import foreign
+from metaprior.recipes import RECIPES
 from metaprior.rl.evaluation import adapted_returns
 from metaprior.rl.rollouts import Rollouts
+from metaprior.settings import Settings as CommandLine
+from metaprior.settings import method_of
 
 STUDIES = ("rl-navigation", "rl-cheetah-velocity", "rl-cheetah-direction")
 TINY = replace(rl_navigation.SMOKE, horizon=4, methods=("gem-bml+",))
@@ -272,6 +275,15 @@ def test_shorter_and_longer_inner_steps_differ_in_their_rate_alone():
     plain = rl.put(settings, "gem-bml+").method.method
     rates = {name: rl.put(settings, f"gem-bml+{name}").method.method for name in ("short", "long")}
     assert rates == {name: plain._replace(rate=rate) for name, rate in (("short", 0.03), ("long", 0.3))}
+
+
+def test_the_meta_rates_that_navigation_chose_are_those_of_the_command_line():
+    """Where it has results: of every row that takes steps of Adam, unless the best was not of those that are tried first."""
+    chosen = study.load("rl-navigation")["curves"]
+    assert set(RECIPES["rl-navigation"]) <= set(chosen)
+    for name, fields in RECIPES["rl-navigation"].items():
+        assert fields == {"meta_rate": chosen[name]["number"]}, name
+        assert method_of(CommandLine("rl-navigation", method=name)).meta_rate == chosen[name]["number"]
 
 
 def test_rates_fall_along_half_a_cosine():

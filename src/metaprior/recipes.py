@@ -33,7 +33,18 @@ _PHOTOS["gem-bml+"] |= {"rate": 0.03, "meta_rate": 1e-3}
 _PHOTOS["maml"] |= {"rate": 0.03, "meta_rate": 3e-3}
 _PHOTOS["fomaml"] |= {"rate": 0.03, "meta_rate": 1e-3}
 _PHOTOS["gem-bml+last-layer"] = {**_OMNIGLOT["gem-bml+last-layer"], "options": {"noise_std": 0.2}, "meta_batch": 6}
-RECIPES: dict[str, dict[str, dict[str, Any]]] = {"omniglot": _OMNIGLOT, "miniimagenet": _PHOTOS, "images": _PHOTOS}
+# Meta-rates of agents that the study `rl-navigation` chose on validation tasks. Those of half-cheetah are the rows' own or near.
+_NAVIGATION: dict[str, dict[str, Any]] = {
+    name: {"meta_rate": rate}
+    for rate, names in {
+        3e-3: ("gem-bml+", "gem-bml", "maml", "fomaml", "pretrain", "gem-bml+late", "maml-two", "gem-bml+rates"),
+        1e-2: ("reptile", "gem-bml+two"),
+    }.items()
+    for name in names
+}
+RECIPES: dict[str, dict[str, dict[str, Any]]] = {
+    "omniglot": _OMNIGLOT, "miniimagenet": _PHOTOS, "images": _PHOTOS, "rl-navigation": _NAVIGATION,
+}  # fmt: skip
 
 
 def recipe(tasks: str, method: str) -> dict[str, Any]:

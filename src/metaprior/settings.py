@@ -156,16 +156,17 @@ class Setup(NamedTuple):
 
 
 def usual(tasks: str) -> Settings:
-    """What a task set is learned with if nobody says otherwise. Iterations of agents are long: too few for a rate that decays."""
-    of_agents: dict[str, Any] = {"iterations": 300, "hidden": (100, 100), "decay": False}
+    """What a task set is learned with if nobody says otherwise. Iterations of agents are long, and there are few of them."""
+    of_agents: dict[str, Any] = {"iterations": 300, "hidden": (100, 100)}
     return Settings(tasks, **(of_agents if tasks in ENVIRONMENTS else {}))
 
 
 def method_of(settings: Settings) -> methods.Method:
     """The row, with what the settings change."""
+    fields = recipe(settings.tasks, settings.method)
     if settings.tasks in ENVIRONMENTS:
-        return _changed(rows.get(settings.method).method, settings)
-    return _changed(methods.get(settings.method, **recipe(settings.tasks, settings.method)), settings)
+        return _changed(rows.get(settings.method, **fields).method, settings)
+    return _changed(methods.get(settings.method, **fields), settings)
 
 
 def _changed(row: methods.Method, settings: Settings) -> methods.Method:
