@@ -145,9 +145,15 @@ def agents(load: Load) -> str:
     for row in rows:
         found.setdefault((row["method"], row["setting"], row["hardware"]), {})[row["metric"]] = row["mean"]
     lines = [("what", "batch", "environment steps / s", "s", "on"), ("---", "---", "---:", "---:", "---")]
+    apart = [("engine", "compared", "largest difference", "median", "on"), ("---", "---", "---:", "---:", "---")]
     for (what, batch, hardware), of in found.items():
-        lines.append((what, batch, f"{of['environment steps / s']:,.0f}", f"{of['s']:.3g}", hardware.split(";")[0]))
-    return "\n\n".join([_piped(lines), markdown.origin(section.origin(rows))])
+        if "s" in of:
+            lines.append((what, batch, f"{of['environment steps / s']:,.0f}", f"{of['s']:.3g}", hardware.split(";")[0]))
+        else:
+            differences = (f"{of[f'{word} difference']:.2g}" for word in ("largest", "median"))
+            apart.append((what.rpartition(" ")[2], batch, *differences, hardware.split(";")[0]))
+    both = [_piped(table) for table in (lines, apart) if len(table) > 2]
+    return "\n\n".join([*both, markdown.origin(section.origin(rows))])
 
 
 def told(name: str, remarks: Callable[[dict[str, Any]], list[str]]) -> Callable[[Load], str]:

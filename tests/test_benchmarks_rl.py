@@ -2,11 +2,12 @@
 
 import json
 
+import jax
 import pytest
 
-from experiments import study
+from experiments import study, tables
 from metaprior.benchmarks import rl
-from metaprior.benchmarks.rl import Scale, Timed
+from metaprior.benchmarks.rl import Apart, Scale, Timed
 from metaprior.cli import bench
 
 TINY = Scale(trajectories=40, meta_batch=2, rollouts=3, horizon=4, repeats=2)
@@ -30,7 +31,7 @@ def test_speed_is_that_of_the_median_call(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(rl, "MEASURED", {"walk": lambda scale: Timed("a stroll", scale.trajectories, [1.0, 4.0, 2.0])})
     asked = ["rl", "--trajectories", "100"]
     assert bench.run([*asked, "--out", str(tmp_path / "bench-rl.json")]) == 0
-    assert "a stroll" in (told := capsys.readouterr().out) and " 50 " in told
+    assert "a stroll" in (told := capsys.readouterr().out) and " 50 environment steps / s" in " ".join(told.split())
     assert bench.run([*asked, "--json"]) == 0 and json.loads(capsys.readouterr().out) == {"walk": 50.0}
     rows = json.loads((tmp_path / "bench-rl.json").read_text())["rows"]
     assert all(tuple(row) == study.COLUMNS for row in rows)
@@ -54,6 +55,26 @@ def test_a_file_keeps_what_was_measured_before(tmp_path, monkeypatch):
     assert bench.run(["rl", "--out", str(file), "--trajectories", "100"]) == 0
     found = json.loads(file.read_text())
     assert len(found["rows"]) == 2 * (4 + 2) and len(found["curves"]) == 4 + 2  # both machines' walks and runs
+
+
+def test_gaps_are_the_largest_and_the_median_difference(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(rl, "MEASURED", {rl.GAP: lambda scale: Apart("a few", [3.0, 1.0, 0.5], [1.0])})
+    assert bench.run(["rl", "--only", rl.GAP, "--engine", "c", "--out", str(tmp_path / "bench-rl.json")]) == 0
+    assert "apart by 3 at most, 1 in the median" in " ".join(capsys.readouterr().out.split())
+    rows = json.loads((tmp_path / "bench-rl.json").read_text())["rows"]
+    assert [(row["method"], row["metric"], row["mean"]) for row in rows] == [
+        ("half-cheetah gap, engine c", "largest difference", 3.0), ("half-cheetah gap, engine c", "median difference", 1.0),
+    ]  # fmt: skip
+    assert rl.measure(TINY) == {}  # unless it is asked for, nothing is compared
+    table = tables.agents(lambda name: json.loads((tmp_path / f"{name}.json").read_text()))
+    assert "| c | a few | 3 | 1 |" in table
+
+
+@pytest.mark.slow
+def test_arrays_are_as_near_to_the_c_engine_as_single_precision():
+    with jax.enable_x64(False):
+        found = rl.engine_apart(TINY._replace(engine="plane", horizon=None))
+    assert 0 < found.numbers["median difference"] < 1e-4 and found.numbers["largest difference"] < 5e-3
 
 
 def test_what_cannot_be_measured_is_refused():

@@ -11,11 +11,13 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 
 from metaprior.benchmarks.origin import commit, hardware
 from metaprior.meta import State, task_keys, trainer
 from metaprior.names import require_known
 from metaprior.rl import rows
+from metaprior.rl.cheetah_gap import engine_gap
 from metaprior.rl.environment import Environment
 from metaprior.rl.named import environment_called
 from metaprior.rl.policy import gaussian_policy
@@ -57,6 +59,36 @@ class Timed(NamedTuple):
         """Environment steps, at the median call."""
         return self.steps / statistics.median(self.seconds)
 
+    @property
+    def numbers(self) -> dict[str, float]:
+        """Metrics of its rows; the first is told."""
+        return {"environment steps / s": self.per_second, "s": statistics.median(self.seconds)}
+
+    @property
+    def words(self) -> str:
+        """For people."""
+        return f"{self.per_second:,.0f} environment steps / s"
+
+
+class Apart(NamedTuple):
+    """How far an engine of half-cheetah is from MuJoCo's own."""
+
+    batch: str
+    differences: list[float]  # the largest of each observation after a single step from the same state
+    seconds: list[float]  # of comparing
+    steps: int = 0
+    first: float | None = None
+
+    @property
+    def numbers(self) -> dict[str, float]:
+        """Metrics of its rows; the first is told."""
+        return {"largest difference": max(self.differences), "median difference": statistics.median(self.differences)}
+
+    @property
+    def words(self) -> str:
+        """For people."""
+        return f"apart by {max(self.differences):.2g} at most, {statistics.median(self.differences):.2g} in the median"
+
 
 def time_rollouts(name: str, scale: Scale) -> Timed:
     """Trajectories of fresh policies, one for each task, and their returns."""
@@ -96,6 +128,19 @@ def time_iterations(name: str, scale: Scale, *, method: str = "gem-bml+") -> Tim
     return Timed(words, setup.steps_per_iteration, seconds[1:], seconds[0])
 
 
+def engine_apart(scale: Scale) -> Apart:
+    """Differences to the C engine in the precision that JAX computes with, under random actions, step by step.
+
+    Along whole trajectories they say little: half-cheetah is chaotic.
+    """
+    count, steps = 8, 50
+    began = time.perf_counter()
+    gap = engine_gap(jax.random.key(3), scale.environment("rl-cheetah-velocity"), count=count, steps=steps)
+    differences = np.asarray(gap.single_observation, float).ravel().tolist()
+    words = f"{count} trajectories of {steps} single steps, {gap.single_observation.dtype}"
+    return Apart(words, differences, [time.perf_counter() - began])
+
+
 def _timed(function: Callable[..., Any], inputs: Sequence[Any]) -> list[float]:
     """Seconds of every call."""
     seconds = []
@@ -106,33 +151,34 @@ def _timed(function: Callable[..., Any], inputs: Sequence[Any]) -> list[float]:
     return seconds
 
 
-MEASURED: dict[str, Callable[[Scale], Timed]] = {
+GAP = "half-cheetah gap"
+MEASURED: dict[str, Callable[[Scale], Timed | Apart]] = {
     "navigation rollouts": partial(time_rollouts, "rl-navigation"),
     "navigation meta-iteration": partial(time_iterations, "rl-navigation"),
     "half-cheetah rollouts": partial(time_rollouts, "rl-cheetah-velocity"),
     "half-cheetah meta-iteration": partial(time_iterations, "rl-cheetah-velocity"),
+    GAP: engine_apart,
 }
 
 
-def measure(scale: Scale, only: Sequence[str] = ()) -> dict[str, Timed]:
-    """What is asked for, by its name; all, if nothing is."""
+def measure(scale: Scale, only: Sequence[str] = ()) -> dict[str, Timed | Apart]:
+    """What is asked for, by its name; all that is timed, if nothing is."""
     for name in only:
         require_known("measurement", name, MEASURED)
     called = lambda name: f"{name}, engine {scale.engine}" if scale.engine and "cheetah" in name else name
-    return {called(name): MEASURED[name](scale) for name in only or MEASURED}
+    return {called(name): MEASURED[name](scale) for name in only or MEASURED if only or name != GAP}
 
 
-def record(found: dict[str, Timed], command: str) -> dict[str, Any]:
+def record(found: dict[str, Timed | Apart], command: str) -> dict[str, Any]:
     """Rows as results files have them."""
     after = {"seeds": 1, "command": command, "hardware": hardware()}
     made = []
     for name, timed in found.items():
-        numbers = {"environment steps / s": timed.per_second, "s": statistics.median(timed.seconds)}
         origin = {**after, "seconds": round(sum(timed.seconds), 1), "commit": commit()}
         made += [
             {"experiment": "bench-rl", "setting": timed.batch, "method": name, "metric": metric, "paper": None,
              "mean": value, "ci95": None, **origin}
-            for metric, value in numbers.items()
+            for metric, value in timed.numbers.items()
         ]  # fmt: skip
     curves = {
         f"{name}: {timed.batch}; {after['hardware']}": {
