@@ -24,7 +24,7 @@ def test_steps_are_those_that_are_lived():
 @pytest.mark.slow
 def test_half_cheetah_is_timed():
     timed = rl.measure(TINY, ("half-cheetah meta-iteration",))["half-cheetah meta-iteration"]
-    assert timed.steps == 2 * (3 + 3) * 4 and timed.per_second > 0
+    assert isinstance(timed, Timed) and timed.steps == 2 * (3 + 3) * 4 and timed.per_second > 0
 
 
 def test_speed_is_that_of_the_median_call(tmp_path, monkeypatch, capsys):
