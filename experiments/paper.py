@@ -62,6 +62,17 @@ IMAGES = {
     ("omniglot", "20w1s"): dict(zip((*RATES, SIZES[0]), ("0.001", "0.01", "5", "10", "16"), strict=True)),
     ("miniimagenet", "5w1s"): dict(zip((*RATES, SIZES[0]), ("0.001", "0.001", "5", "10", "4"), strict=True)),
 }
+
+
+def of_images(tasks: str, setting: str) -> dict[str, str]:
+    """The column of Table 5 for a setting: columns are by classes, and do not distinguish shots.
+
+    >>> of_images("omniglot", "20w5s")["meta-batch"]
+    '16'
+    """
+    return IMAGES[tasks, f"{setting.partition('w')[0]}w1s"]
+
+
 AGENTS = {
     "rl-navigation": dict(zip((*RATES, *SIZES), ("0.001", "0.1", "1", "3", "20", "20"), strict=True)),
     "rl-cheetah-velocity": dict(zip((*RATES, *SIZES), ("0.001", "0.1", "1", "3", "40", "20"), strict=True)),

@@ -11,7 +11,7 @@ import pytest
 from matplotlib.figure import Figure
 
 import experiments
-from experiments import few_shot, images, omniglot, study
+from experiments import few_shot, images, miniimagenet, omniglot, study
 from experiments.images import PROTOCOLS, Variant, setting_of
 from metaprior import data
 from metaprior.classes import ClassScores
@@ -152,6 +152,24 @@ def test_seeds_are_repeated_where_the_table_says():
 def test_protocols_are_those_of_the_paper_and_a_strict_one():
     assert (PROTOCOLS["paper"].queries, PROTOCOLS["paper"].tasks, PROTOCOLS["paper"].inductive) == (1, 600, False)
     assert PROTOCOLS["strict"].queries == PROTOCOLS["inductive"].queries == 15 and PROTOCOLS["strict"].tasks >= 1000
+
+
+# Table 5 as it is printed: meta-rate, inner rate, inner steps of training, tasks; by classes, whatever the shots.
+TABLE_5 = {
+    ("omniglot", 5): (0.001, 0.01, 1, 32),
+    ("omniglot", 20): (0.001, 0.01, 5, 16),
+    ("miniimagenet", 5): (0.001, 0.001, 5, 4),
+}
+
+
+@pytest.mark.parametrize("full", [omniglot.FULL, miniimagenet.FULL], ids=["omniglot", "miniimagenet"])
+def test_the_printed_settings_are_those_of_table_5_in_every_setting(full):
+    cells = [cell for cell in few_shot.cells(full) if cell[1] == "paper"]
+    assert [cell[0] for cell in cells] == list(full.settings)
+    for cell in cells:
+        meta_rate, rate, steps, tasks = TABLE_5[full.tasks, setting_of(cell[0]).ways]
+        row = few_shot.put(full, cell).learner.method
+        assert (row.meta_rate, row.rate, row.steps, row.meta_batch) == (meta_rate, rate, (steps, steps), tasks), cell
 
 
 def test_asides_differ_in_one_thing_and_say_how_long_they_train():
