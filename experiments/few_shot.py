@@ -10,9 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from experiments import images, study
+from experiments import images, paper, study
 from experiments.images import PROTOCOLS, Variant
-from experiments.paper import ACCURACY
 from metaprior.settings import Setup
 
 # By the name under which it is shown.
@@ -34,7 +33,7 @@ REPEATED = ("gem-bml+", "gem-bml+last-layer", "maml")  # with every seed; the ot
 # What the paper prints: accuracy in per cent. Rows of others are copied there from their own papers.
 PAPER: dict[str, dict[str, dict[str, float]]] = {
     tasks: {method: {setting: printed.mean for setting, printed in each.items()} for method, each in table.items()}
-    for tasks, table in ACCURACY.items()
+    for tasks, table in paper.ACCURACY.items()
 }
 
 
@@ -114,9 +113,9 @@ def measure(settings: Settings, cell: study.Cell) -> study.Results:
             validation=settings.validation,
         )
         printed = PAPER.get(settings.tasks, {}).get(name, {}).get(setting)
-        paper = printed if protocol in ("paper", "views") and kind in ("best", "paper", LONGER) else None
+        beside = printed if protocol in ("paper", "views") and kind in ("best", "paper", LONGER) else None
         words = f"{setting}, {'the paper’s settings' if kind == 'paper' else kind}{_shorter(settings, cell)}"
-        found += images.rows(result, setting=words, method=name, protocol=protocol, paper=paper)
+        found += images.rows(result, setting=words, method=name, protocol=protocol, paper=beside)
         single[protocol] = np.round(100 * result.accuracy.astype(float).mean(axis=0), 2)
     curve = {
         "seeds": list(seeds),
@@ -150,7 +149,7 @@ def _shorter(settings: Settings, cell: study.Cell) -> str:
 def put(settings: Settings, cell: study.Cell, protocol: images.Protocol | None = None) -> Setup:
     """The pieces of a cell."""
     return images.set_up(
-        variant_of(settings, *cell[1:]),
+        variant_of(settings, cell),
         tasks=settings.tasks,
         setting=cell[0],
         iterations=iterations_of(settings, cell),
@@ -174,19 +173,21 @@ def forget(settings: Settings) -> None:
         shutil.rmtree(images.state_folder(put(settings, cell), seeds_of(settings, cell)), ignore_errors=True)
 
 
-def variant_of(settings: Settings, kind: str, name: str) -> Variant:
+def variant_of(settings: Settings, cell: study.Cell) -> Variant:
     """The method as it is run."""
-    variant = literal(settings.tasks, name) if kind == "paper" else VARIANTS[name]
+    setting, kind, name = cell
+    variant = literal(settings.tasks, setting, name) if kind == "paper" else VARIANTS[name]
     return variant._replace(around={**dict(settings.around), **variant.around, **ASIDE.get(kind, {})})
 
 
-def literal(tasks: str, name: str) -> Variant:
+def literal(tasks: str, setting: str, name: str) -> Variant:
     """GEM-BML+ as the paper prints it: Gaussian posteriors, an inner Adam, learned widths, nothing tied or drawn."""
-    photos = tasks != "omniglot"
+    printed = paper.of_images(tasks, setting)
+    meta_rate, rate, steps, _ = (printed[field] for field in paper.RATES)
     changes = {
         "posterior": "mean-field", "inference": "gradient", "second_stage": "sequential", "optimizer": "adam",
         "widths": "exact", "rates": "none", "draw_steps": False, "clip": None, "std": 0.05, "temperature": 1.0,
-        "rate": 0.001 if photos else 0.01, "steps": (5, 5) if photos else (1, 1), "meta_rate": 1e-3,
-        "meta_batch": 4 if photos else 32, "options": {},
+        "rate": float(rate), "steps": (int(steps), int(steps)), "meta_rate": float(meta_rate),
+        "meta_batch": int(printed[paper.SIZES[0]]), "options": {},
     }  # fmt: skip
     return Variant(name, changes, {"decay": False, "head": "own", "queries": 1, "augmented": False})

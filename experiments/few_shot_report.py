@@ -5,7 +5,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from experiments import few_shot, images, study
+from experiments import few_shot, images, paper, study
 from experiments.images import PROTOCOLS
 from metaprior import figures
 
@@ -87,12 +87,12 @@ def remarks(results: study.Results) -> list[str]:
     for row in shown(results):
         printed = _printed(results, row)
         if printed is not None and row["mean"] is not None:
-            gap = row["mean"] - printed
-            verdict = "within its interval of" if abs(gap) <= (row["ci95"] or 0) else "above" if gap > 0 else "below"
+            gap, allowed = paper.distance(printed, row["mean"], row["ci95"])
+            verdict = "within both intervals of" if abs(gap) <= allowed else "above" if gap > 0 else "below"
             who = _label(row) + (", answers averaged over views" if row["metric"].endswith("views") else "")
             sentences.append(
                 f"{row['setting'].split(',')[0]}, {who}: {row['mean']:.2f} ± {row['ci95'] or 0:.2f}, {verdict} the "
-                f"{printed:g} that the paper prints{_for_whom(row)} ({gap:+.2f})."
+                f"{printed.text} that the paper prints{_for_whom(row)} ({gap:+.2f})."
             )
     failed = [name for name, curve in results["curves"].items() if not all(curve["finite"])]
     sentences.append(f"Trainings that left the finite numbers: {', '.join(failed) or 'none'}.")
@@ -107,17 +107,14 @@ def remarks(results: study.Results) -> list[str]:
 OURS = "gem-bml+last-layer"  # GEM-BML+ as well, with a head that is inferred exactly: the paper has no row of its own for it
 
 
-def _printed(results: study.Results, row: Mapping[str, Any]) -> float | None:
+def _printed(results: study.Results, row: Mapping[str, Any]) -> paper.Printed | None:
     """The paper's number for a row; for GEM-BML+ with an exact head, that of GEM-BML+ in the same setting and protocol."""
     setting, kind, *_ = row["setting"].split(", ")
-    if (
-        row["method"] != OURS
-        or kind not in few_shot.REPEATED_KINDS
-        or row["metric"].split(", ")[1] not in ("paper", "views")
-    ):
-        return row["paper"]
-    of_paper = few_shot.PAPER.get(results["settings"]["tasks"], {})
-    return of_paper.get("gem-bml+", {}).get(setting)
+    ours = row["method"] == OURS and kind in few_shot.REPEATED_KINDS
+    if row["paper"] is None and not (ours and row["metric"].split(", ")[1] in ("paper", "views")):
+        return None
+    table = paper.ACCURACY.get(results["settings"]["tasks"], {})
+    return table.get("gem-bml+" if ours else row["method"], {}).get(setting)
 
 
 def _for_whom(row: Mapping[str, Any]) -> str:

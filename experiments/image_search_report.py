@@ -99,10 +99,10 @@ def remarks(results: study.Results) -> list[str]:
             if cell[:2] == panel
         ]
         sentences.append(f"Best on {' '.join(panel)}: {'; '.join(each)}.")
-    edge = [" ".join(cell) for cell, one in won.items() if _at_the_edge(one, curves["/".join(cell)]["tried"])]
-    sentences.append(
-        f"Winners at the edge of their inner rates or noises, beyond which a better one may lie: {', '.join(edge) or 'none'}."
-    )
+    for place, which in enumerate(("inner rates or noises", "meta-rates")):
+        sentences.append(
+            f"Winners at the edge of their {which}, beyond which a better one may lie: {_edges(results, place)}."
+        )
     return sentences
 
 
@@ -120,7 +120,14 @@ def _batches(curves: Mapping[str, Any]) -> str:
     return "; ".join(parts)
 
 
-def _at_the_edge(winner: Mapping[str, Any], tried: Sequence[Mapping[str, Any]]) -> bool:
-    value = lambda one: next(iter(searched(one["changes"]).values()))
-    values = [value(one) for one in tried]
-    return value(winner) in (min(values), max(values))
+def _edges(results: study.Results, place: int) -> str:
+    """The winners with the least or the largest that was tried of one of the two numbers of a point."""
+    number = lambda one: list(searched(one["changes"]).values())[place]
+    found: dict[str, list[str]] = {"at the smallest": [], "at the largest": [], "at the only one tried": []}
+    for cell, one in winners(results).items():
+        values = {number(other) for other in results["curves"]["/".join(cell)]["tried"]}
+        if len(values) == 1:
+            found["at the only one tried"].append(" ".join(cell))
+        elif number(one) in (min(values), max(values)):
+            found["at the largest" if number(one) == max(values) else "at the smallest"].append(" ".join(cell))
+    return "; ".join(f"{side} {', '.join(cells)}" for side, cells in found.items() if cells) or "none"

@@ -1,5 +1,6 @@
 """What the paper prints: the numbers of its tables, as they stand there. What it says in words stands with each study."""
 
+from math import hypot
 from typing import NamedTuple
 
 
@@ -19,6 +20,15 @@ def read(text: str) -> Printed:
     """
     mean, _, spread = text.partition(" ± ")
     return Printed(text, float(mean), float(spread) if spread else None)
+
+
+def distance(printed: Printed, mean: float, ci95: float | None) -> tuple[float, float]:
+    """A number of ours minus the paper's, and how far apart the two may lie: the root of the sum of their squared intervals.
+
+    >>> distance(read("98.5 ± 0.4"), 99.0, 0.3)
+    (0.5, 0.5)
+    """
+    return mean - printed.mean, hypot(ci95 or 0.0, printed.ci95 or 0.0)
 
 
 # Tables 2 and 3: accuracy in per cent. Rows of others are copied there from their own papers.
@@ -62,6 +72,17 @@ IMAGES = {
     ("omniglot", "20w1s"): dict(zip((*RATES, SIZES[0]), ("0.001", "0.01", "5", "10", "16"), strict=True)),
     ("miniimagenet", "5w1s"): dict(zip((*RATES, SIZES[0]), ("0.001", "0.001", "5", "10", "4"), strict=True)),
 }
+
+
+def of_images(tasks: str, setting: str) -> dict[str, str]:
+    """The column of Table 5 for a setting: columns are by classes, and do not distinguish shots.
+
+    >>> of_images("omniglot", "20w5s")["meta-batch"]
+    '16'
+    """
+    return IMAGES[tasks, f"{setting.partition('w')[0]}w1s"]
+
+
 AGENTS = {
     "rl-navigation": dict(zip((*RATES, *SIZES), ("0.001", "0.1", "1", "3", "20", "20"), strict=True)),
     "rl-cheetah-velocity": dict(zip((*RATES, *SIZES), ("0.001", "0.1", "1", "3", "40", "20"), strict=True)),

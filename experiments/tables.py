@@ -150,8 +150,8 @@ def agents(load: Load) -> str:
         if "s" in of:
             lines.append((what, batch, f"{of['environment steps / s']:,.0f}", f"{of['s']:.3g}", hardware.split(";")[0]))
         else:
-            differences = (f"{of[f'{word} difference']:.2g}" for word in ("largest", "median"))
-            apart.append((what.rpartition(" ")[2], batch, *differences, hardware.split(";")[0]))
+            largest, median = (f"{of[f'{word} difference']:.2g}" for word in ("largest", "median"))
+            apart.append((what.rpartition(" ")[2], batch, largest, median, hardware.split(";")[0]))
     both = [_piped(table) for table in (lines, apart) if len(table) > 2]
     return "\n\n".join([*both, markdown.origin(section.origin(rows))])
 

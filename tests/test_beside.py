@@ -9,7 +9,7 @@ import pytest
 from experiments import few_shot, paper, study
 from experiments.compute_memory import BYTES, SECONDS
 from experiments.report import beside, markdown, page
-from experiments.report.beside import accuracy, agents, cost, hyper, sinusoids, theory
+from experiments.report.beside import accuracy, agents, cost, hyper, sinusoids, theory, training
 from experiments.report.beside.line import Value, apart, compared, share_of
 from experiments.report.verdicts import (
     AGREES,
@@ -140,14 +140,66 @@ def test_claims_about_several_things_and_differences():
     assert [kind(verdict) for verdict in (AGREES, PART, FAILS, UNMEASURED)] == ["good", "mixed", "bad", "none"]
 
 
-def test_an_accuracy_that_is_worse_says_how_long_it_was_trained():
+def losses(*quarters, ripple=0.1):
+    """In training, of two seeds: twenty points with the same ripple around these means of the four quarters."""
+    one = np.repeat(quarters, 5) + ripple * np.tile([1, -1, 0, 1, -1], 4)
+    return [one.tolist(), (one + 0.5).tolist()]
+
+
+def worse(query_nll, setting="5w1s", **more):
+    """What is said of an accuracy of MAML that is far below the paper's."""
+    curve = {"iterations": 5000, "method": {"meta_batch": 16}, "query_nll": query_nll} | more
+    found = results((f"{setting}, best", "maml", "accuracy, paper", 90.0, 0.8), curves={f"{setting}/best/maml": curve})
+    lines = accuracy.omniglot(loading(omniglot=found))
+    line = next(line for line in lines if line.where == accuracy.WORDS[setting] and line.what == "MAML")
+    assert line.verdict == WORSE
+    return line.said.partition("allow ")[2].partition(". ")[2]
+
+
+def test_a_training_is_called_short_only_where_its_loss_still_falls():
+    said = worse(losses(3, 2, 1.5, 1.2))
+    assert said == (
+        "Its training may be too short: the loss still falls (1.75 in the third quarter of 5,000 iterations of 16 tasks, 1.45 in "
+        "the last). The paper does not say how long it trains, MAML’s authors do so for 60,000 of 32."
+    )
+    assert worse(losses(3, 2, 1.5, 1.2), "20w1s").endswith("60,000 of 16.")
+
+
+def test_a_loss_that_has_settled_explains_nothing():
+    said = worse(losses(3, 2, 1.5, 1.48))
+    assert said.startswith("Its loss in training had settled within its spread (1.75 in")
+    assert said.endswith("the distance is not explained.")
+    assert "short" not in said and "MAML’s authors" not in said
+
+
+def test_a_loss_that_rises_is_a_training_that_diverges():
+    assert worse(losses(3, 2, 1.5, 1.8)).startswith("Its training diverges: the loss rises (1.75 in")
+    lost = losses(3, 2, 1.5, 1.8)
+    lost[1][-1] = None  # as JSON writes what is no number
+    assert (
+        worse(lost) == "Its training diverges: within 5,000 iterations of 16 tasks the loss leaves the finite numbers."
+    )
+
+
+def test_quarters_differ_beyond_the_intervals_of_their_means():
+    """Of ±ripple, twice each way and once not: variance ripple² over five points, so 1.96·√(2/5)·ripple apart at most."""
+    allowed = 1.96 * (2 / 5) ** 0.5 * 0.1
+    found = [training.end(losses(3, 2, 1.5, 1.5 + share * allowed)) for share in (-1.01, -0.99, 0.99, 1.01)]
+    assert [one and one.way for one in found] == [training.FALLS, training.SETTLED, training.SETTLED, training.RISES]
+
+
+def test_without_a_curve_nothing_is_said_of_the_training():
+    assert worse([[1.0, 0.5]]) == worse(None) == worse(losses(3, 2, 1, 0.5), method=None) == ""
+
+
+def test_an_accuracy_that_agrees_says_nothing_of_its_training():
+    curve = {"iterations": 5000, "method": {"meta_batch": 16}, "query_nll": losses(3, 2, 1, 0.5)}
     found = results(("5w1s, best", "maml", "accuracy, paper", 97.3, 0.8), ("5w1s, best", "reptile", "accuracy, paper", 97.7, 0.1),
-                    curves={"5w1s/best/maml": {"iterations": 5000, "method": {"meta_batch": 16}}})  # fmt: skip
+                    curves={"5w1s/best/maml": curve, "5w1s/best/reptile": curve})  # fmt: skip
     lines = {line.what: line for line in accuracy.omniglot(loading(omniglot=found)) if line.where == "5-way 1-shot"}
     assert lines["MAML"][2:5] == ("98.7 ± 0.4 %", "97.30 ± 0.80 %", WORSE)
-    assert lines["MAML"].said.startswith("1.40 below, where the two intervals allow 0.89.")
-    assert "5,000 iterations of 16 tasks" in lines["MAML"].said and "60,000 of 32" in lines["MAML"].said
-    assert lines["Reptile"].verdict == AGREES and "iterations" not in lines["Reptile"].said
+    assert lines["MAML"].said.startswith("1.40 below, where the two intervals allow 0.89. Its training")
+    assert lines["Reptile"].verdict == AGREES and "training" not in lines["Reptile"].said
     assert lines["iMAML"].verdict == UNMEASURED and "GEM-BML+ with an exact head" not in lines
 
 

@@ -138,12 +138,42 @@ def test_remarks_and_figure_say_what_is_lost_and_what_lies_at_the_edge():
     assert any(
         "Best on omniglot 5w1s: maml rate 0.2, meta rate 0.001 (95.00 %); fomaml rate 0.1" in one for one in said
     )
-    edge = said[-1].partition(": ")[2]
-    assert "5w1s fomaml" in edge and "20w1s maml" in edge and "bmaml" not in edge
+    assert said[-2].partition(": ")[2] == (
+        "at the smallest omniglot 5w1s fomaml; at the only one tried omniglot 20w1s maml, omniglot 20w1s imaml."
+    )
     drawn = STUDY.figure(results)
     drawn.canvas.draw()
     assert [axes.get_title() for axes in drawn.axes] == ["omniglot 5w1s", "omniglot 20w1s"]
     assert [text.get_text() for axes in drawn.axes for text in axes.texts] == ["+ 1"]
+
+
+@pytest.mark.parametrize(
+    ("best", "inner", "meta"),
+    [
+        ((0.1, 3e-3), "at the smallest omniglot 5w1s maml", "none"),
+        ((0.2, 1e-2), "none", "at the largest omniglot 5w1s maml"),
+        ((0.3, 1e-3), "at the largest omniglot 5w1s maml", "at the smallest omniglot 5w1s maml"),
+        ((0.2, 3e-3), "none", "none"),
+    ],
+)
+@pytest.mark.parametrize("noise", [False, True], ids=["rate", "noise"])
+def test_edges_are_told_of_both_numbers_of_a_point(best, inner, meta, noise):
+    tried = [
+        {
+            "changes": {**({"options": {"noise_std": value}} if noise else {"rate": value}), "meta_rate": meta_rate},
+            "accuracy": 90.0 + 5.0 * ((value, meta_rate) == best),
+            "nll": 1.0,
+        }
+        for value in (0.1, 0.2, 0.3)
+        for meta_rate in (1e-3, 3e-3, 1e-2)
+    ]
+    settings = {"factors": [0.5, 1, 1.5], "meta_rates": [1e-3, 3e-3, 1e-2], "seeds": [0], "iterations": 600}
+    curves = {"omniglot/5w1s/maml": {"tried": tried, "fixed": {"meta_batch": 16}}}
+    said = STUDY.remarks({"settings": settings, "rows": [], "curves": curves})[-2:]
+    assert said == [
+        f"Winners at the edge of their inner rates or noises, beyond which a better one may lie: {inner}.",
+        f"Winners at the edge of their meta-rates, beyond which a better one may lie: {meta}.",
+    ]
 
 
 def test_every_method_gets_the_same_budget_around_a_centre_of_its_own():

@@ -11,8 +11,10 @@ import pytest
 from matplotlib.figure import Figure
 
 import experiments
-from experiments import few_shot, images, omniglot, study
+from experiments import few_shot, few_shot_report, images, miniimagenet, omniglot, paper, study
 from experiments.images import PROTOCOLS, Variant, setting_of
+from experiments.report.beside.line import Value, compared
+from experiments.report.verdicts import AGREES, BETTER, WORSE
 from metaprior import data
 from metaprior.classes import ClassScores
 from metaprior.data import Images, ImageSet
@@ -152,6 +154,53 @@ def test_seeds_are_repeated_where_the_table_says():
 def test_protocols_are_those_of_the_paper_and_a_strict_one():
     assert (PROTOCOLS["paper"].queries, PROTOCOLS["paper"].tasks, PROTOCOLS["paper"].inductive) == (1, 600, False)
     assert PROTOCOLS["strict"].queries == PROTOCOLS["inductive"].queries == 15 and PROTOCOLS["strict"].tasks >= 1000
+
+
+# Table 5 as it is printed: meta-rate, inner rate, inner steps of training, tasks; by classes, whatever the shots.
+TABLE_5 = {
+    ("omniglot", 5): (0.001, 0.01, 1, 32),
+    ("omniglot", 20): (0.001, 0.01, 5, 16),
+    ("miniimagenet", 5): (0.001, 0.001, 5, 4),
+}
+
+
+@pytest.mark.parametrize("full", [omniglot.FULL, miniimagenet.FULL], ids=["omniglot", "miniimagenet"])
+def test_the_printed_settings_are_those_of_table_5_in_every_setting(full):
+    cells = [cell for cell in few_shot.cells(full) if cell[1] == "paper"]
+    assert [cell[0] for cell in cells] == list(full.settings)
+    for cell in cells:
+        meta_rate, rate, steps, tasks = TABLE_5[full.tasks, setting_of(cell[0]).ways]
+        row = few_shot.put(full, cell).learner.method
+        assert (row.meta_rate, row.rate, row.steps, row.meta_batch) == (meta_rate, rate, (steps, steps), tasks), cell
+
+
+SETTINGS = {"tasks": "omniglot", "iterations": 5000, "seeds": [0]}
+
+
+@pytest.mark.parametrize(
+    ("mean", "verdict"), [(98.19, "below"), (98.21, "within both"), (99.19, "within both"), (99.21, "above")]
+)
+def test_remarks_call_a_number_another_as_the_report_does(mean, verdict):
+    """98.7 ± 0.4 is printed; beside ± 0.3 that allows 0.5, where the interval of ours alone would be 0.3."""
+    row = study.row(setting="5w1s, best", method="maml", metric="accuracy, paper", mean=mean, ci95=0.3, paper=98.7)
+    said = few_shot_report.remarks({"settings": SETTINGS, "rows": [row], "curves": {}})[0]
+    assert (
+        said.startswith(f"5w1s, maml: {mean:.2f} ± 0.30, {verdict}") and "the 98.7 ± 0.4 that the paper prints" in said
+    )
+    judged = compared(paper.ACCURACY["omniglot"]["maml"]["5w1s"], Value(mean, 0.3))[0]
+    assert judged == {"below": WORSE, "within both": AGREES, "above": BETTER}[verdict]
+
+
+def test_remarks_put_an_exact_head_beside_gem_bml_plus():
+    """As the paper asks and with views, at its best; not what is changed aside, nor another protocol."""
+    put = lambda kind, metric: study.row(
+        setting=f"20w5s, {kind}", method="gem-bml+last-layer", metric=metric, mean=98.0, ci95=0.1
+    )
+    shown = [put("best", "accuracy, paper"), put("trained 20-way, 9 iterations", "accuracy, views")]
+    silent = [put("best", "accuracy, strict"), put("float32", "accuracy, paper")]
+    said = few_shot_report.remarks({"settings": SETTINGS, "rows": shown + silent, "curves": {}})
+    compared_ones = [one for one in said if "the 98.94 ± 0.25 that the paper prints for GEM-BML+ (-0.94)" in one]
+    assert compared_ones == said[:2] and not any("gem-bml+last-layer" in one for one in said[2:])
 
 
 def test_asides_differ_in_one_thing_and_say_how_long_they_train():

@@ -25,7 +25,8 @@ class Item(NamedTuple):
 
 RULE = (
     "A number agrees with the paper’s if they lie no further apart than their 95 % intervals allow (the root of the sum of "
-    "squares); a difference beyond that is better or worse."
+    "squares); a difference beyond that is better or worse. In the same way the loss in training falls or rises if the means of "
+    "the last two quarters of its curve lie further apart than their intervals over its points allow; else it has settled."
 )
 ITEMS = (
     Item("Figure 1", "A small neighbourhood of good weights, and the graphical model", ("a-star",), theory.figure_1),

@@ -1,8 +1,7 @@
 """Tables 2 and 3: accuracies and calibration errors, number by number."""
 
-from typing import Any
-
 from experiments import paper, study
+from experiments.report.beside import training
 from experiments.report.beside.line import NAMES, Load, Value, compared, unmeasured, values
 from experiments.report.verdicts import UNMEASURED, WORSE, Line
 
@@ -84,21 +83,8 @@ def _accuracy(
     said = "Some task ran away."
     if ours.mean is not None:
         said = f"{_apart(gap, 2)}, where the two intervals allow {allowed:.2f}."
-    said += _training(curve, tasks, setting) if verdict == WORSE else ""
+    said += training.why(curve, tasks, setting) if verdict == WORSE else ""
     return Line(WORDS[setting], what, f"{printed.text} %", f"{_digits(ours, 2)} %", verdict, said)
-
-
-def _training(curve: dict[str, Any], tasks: str, setting: str) -> str:
-    """How much less was trained, the likeliest reason."""
-    try:
-        iterations, size = curve["iterations"], curve["method"]["meta_batch"]
-    except (KeyError, TypeError):
-        return ""
-    whole = paper.MAML_TRAINING[tasks, setting]
-    return (
-        f" Trained for {iterations:,} iterations of {size} tasks; the paper does not say for how many, MAML’s authors train for "
-        f"{whole[0]:,} of {whole[1]}."
-    )
 
 
 def _digits(value: Value, digits: int) -> str:

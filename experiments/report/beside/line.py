@@ -1,11 +1,10 @@
 """One number or one claim of the paper beside ours, with a verdict, and how verdicts are found."""
 
 from collections.abc import Callable, Mapping, Sequence
-from math import hypot
 from typing import Any, NamedTuple
 
 from experiments import study
-from experiments.paper import Printed
+from experiments.paper import Printed, distance
 from experiments.report.numbers import number
 from experiments.report.verdicts import AGREES, BETTER, FAILS, HOLDS, PART, UNDECIDED, UNMEASURED, WORSE, Line
 
@@ -60,7 +59,7 @@ def compared(printed: Printed, ours: Value, *, less_is_better: bool = False) -> 
     """
     if ours.mean is None:
         return WORSE, float("nan"), float("nan")
-    gap, allowed = ours.mean - printed.mean, hypot(ours.ci95, printed.ci95 or 0.0)
+    gap, allowed = distance(printed, ours.mean, ours.ci95)
     if abs(gap) <= allowed:
         return AGREES, gap, allowed
     return (WORSE if (gap > 0) == less_is_better else BETTER), gap, allowed

@@ -1,0 +1,64 @@
+"""How a training ended, by the loss on the query on its way: whether more of it may have helped."""
+
+from collections.abc import Mapping
+from math import hypot
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from experiments import paper
+from experiments.report.numbers import number
+
+FALLS, SETTLED, RISES = "falls", "settled", "rises"
+LEAST = 8  # points of a curve: with fewer, a quarter has no spread
+
+
+class End(NamedTuple):
+    """The last half of a training: mean losses of its two quarters, and which way that is."""
+
+    way: str
+    third: float
+    last: float
+
+
+def end(query_nll: Any) -> End | None:
+    """From losses [seeds, points]; none where there are too few.
+
+    Quarters of the mean over seeds differ if their means lie further apart than the 95 % intervals over their points allow.
+
+    >>> end([[9, 8, 7, 6, 5.1, 5.0, 3.1, 3.0]]).way
+    'falls'
+    """
+    losses = np.asarray(query_nll, float)
+    if losses.ndim != 2 or losses.shape[1] < LEAST:
+        return None
+    _, _, third, last = np.array_split(losses.mean(axis=0), 4)
+    means = float(third.mean()), float(last.mean())
+    if not np.isfinite(means).all():
+        return End(RISES, *means)
+    gap = means[1] - means[0]
+    allowed = hypot(*(1.96 * part.std(ddof=1) / part.size**0.5 for part in (third, last)))
+    return End(SETTLED if abs(gap) <= allowed else FALLS if gap < 0 else RISES, *means)
+
+
+def why(curve: Mapping[str, Any], tasks: str, setting: str) -> str:
+    """What the length of a training says about an accuracy below the paper's: only of one that still falls, that it is short."""
+    try:
+        found = end(curve["query_nll"])
+        length = f"{curve['iterations']:,} iterations of {curve['method']['meta_batch']} tasks"
+    except (KeyError, TypeError):
+        return ""
+    if found is None:
+        return ""
+    if not np.isfinite([found.third, found.last]).all():
+        return f" Its training diverges: within {length} the loss leaves the finite numbers."
+    quarters = f"{number(found.third)} in the third quarter of {length}, {number(found.last)} in the last"
+    if found.way == FALLS:
+        iterations, size = paper.MAML_TRAINING[tasks, setting]
+        return (
+            f" Its training may be too short: the loss still falls ({quarters}). The paper does not say how long it trains, "
+            f"MAML’s authors do so for {iterations:,} of {size}."
+        )
+    if found.way == RISES:
+        return f" Its training diverges: the loss rises ({quarters})."
+    return f" Its loss in training had settled within its spread ({quarters}): the distance is not explained."
