@@ -48,7 +48,10 @@ def test_two_data_sets_of_which_one_is_whole(tmp_path, capsys):
     assert found["usable"] is True and found["folder"] == str(tmp_path)
     omniglot, miniimagenet = found["found"]
     assert (omniglot["name"], omniglot["splits"], omniglot["size"]) == ("omniglot", {}, None)
-    assert omniglot["problems"] == ["images_background/Runes/character01 has 2 of 3 drawings, without 0000_02.png"]
+    (problem,) = omniglot["problems"]
+    assert problem.startswith(
+        "images_background/Runes/character01 has 2 of 3 drawings, without 0000_02.png: metaprior data"
+    )
     assert (miniimagenet["name"], miniimagenet["problems"]) == ("miniimagenet", [])
     assert miniimagenet["layout"] == "images and CSV files" and miniimagenet["size"] == [84, 84, 3]
     assert miniimagenet["splits"]["train"] == {"num_classes": 2, "num_images": 4, "classes": {"n01": 2, "n02": 2}}

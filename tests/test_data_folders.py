@@ -156,7 +156,7 @@ def test_broken_pictures_are_named_wherever_they_break(tmp_path, kind):
 
 
 def test_files_that_cannot_be_opened_are_named(tmp_path):
-    with pytest.raises(ValueError, match=r"none\.png is missing"):
+    with pytest.raises(ValueError, match=r"none\.png is missing: check its name"):
         read_image(tmp_path / "none.png", size=(84, 84), channels=3)
     with pytest.raises(ValueError, match="is a folder: name the pictures in it"):
         read_image(tmp_path, size=(84, 84), channels=3)

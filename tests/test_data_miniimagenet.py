@@ -62,18 +62,21 @@ def test_all_that_is_wrong_is_said_at_once(folder):
     (folder / "images" / "n0301.png").write_bytes(whole[: len(whole) // 2])
     (folder / "test.csv").write_text("filename,label\nn0401.png,n04\nn0301.png,n03\n")
     found = problems(folder)
-    assert f"{folder / 'images' / 'n0101.png'} is missing" in found
+    assert f"{folder / 'images' / 'n0101.png'} is missing: check its name" in found
     assert f"{folder / 'images' / 'n0202.png'} cannot be read as a picture (neither JPEG nor PNG" in found
     assert re.search(r"n0301.png cannot be read as a picture \(image file is truncated", found)
-    assert "test has 1 of 2 images of n04" in found
-    assert "test has 1 classes of other splits or none: n03" in found
+    assert "test has 1 of 2 images of n04: correct test.csv to the split that docs/data.md names" in found
+    assert "test has 1 classes of other splits or none (n03): correct test.csv to" in found
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (None, "val.csv is missing"),
-        ("filename,label\n", "validation lacks 1 of 1 classes: n03"),
+        (None, "val.csv is missing: save a table of the columns filename,label there"),
+        (
+            "filename,label\n",
+            "validation lacks 1 of 1 classes (n03): correct val.csv to the split that docs/data.md names",
+        ),
         (
             "file,class\nn0301.png,n03\n",
             "val.csv, line 2, has no filename and label: its header must be filename,label",
@@ -84,21 +87,31 @@ def test_all_that_is_wrong_is_said_at_once(folder):
             "filename,label\n../../secret.png,n03\n",
             "val.csv, line 2: ../../secret.png is listed twice, or is not a plain",
         ),
-        ("filename,label\n/etc/motd,n03\n", "/etc/motd is listed twice, or is not a plain file name"),
-        (b"\xff\xfe\x00", "val.csv cannot be read"),
+        (
+            "filename,label\n/etc/motd,n03\n",
+            "/etc/motd is listed twice, or is not a plain file name: list each picture of images once, by its name alone",
+        ),
     ],
 )
 def test_tables_are_checked(folder, text, words):
     if text is None:
         (folder / "val.csv").unlink()
     else:
-        (folder / "val.csv").write_bytes(text if isinstance(text, bytes) else text.encode())
+        (folder / "val.csv").write_text(text)
     assert words in problems(folder)
+
+
+def test_a_table_that_is_no_text_is_to_be_saved_as_one(folder):
+    (folder / "val.csv").write_bytes(b"\xff\xfe\x00")
+    words = r"val.csv cannot be read \(.*\): save a table of the columns filename,label there, in UTF-8, with a row for each"
+    assert re.search(words, problems(folder))
 
 
 def test_without_images_that_is_all_there_is_to_say(folder):
     (folder / "images").rename(folder / "pictures")
-    assert problems(folder) == "the folder images is missing"
+    assert problems(folder) == (
+        f"the folder images is missing: put the pictures that train.csv, val.csv, test.csv list into {folder / 'images'}"
+    )
 
 
 def test_splits_that_share_a_class_are_refused(folder, monkeypatch):
@@ -172,7 +185,7 @@ def test_packed_files_go_before_images_and_images_before_pickles(packed):
     assert load("miniimagenet", packed).train.pixels.shape == (1200, 84, 84, 3)
     for file in packed.glob("*.npz"):
         file.unlink()
-    assert "train has 2 of 600 images of n01" in problems(packed)
+    assert "train has 2 of 600 images of n01: correct train.csv" in problems(packed)
 
 
 def test_all_that_is_wrong_with_packed_files_is_said_at_once(packed, mosaics):
@@ -181,10 +194,11 @@ def test_all_that_is_wrong_with_packed_files_is_said_at_once(packed, mosaics):
     write(packed, "val", ("n03",), {"n03": tiny_data.encoded(np.zeros((96, 96, 3), np.uint8), "JPEG")})
     (packed / "miniimagenet_test.npz").write_bytes(b"PK")
     found = problems(packed)
-    assert "miniimagenet_train_a.npz is missing" in found
+    assert "miniimagenet_train_a.npz is missing: copy miniimagenet_train_a.npz anew" in found
     assert "the mosaic of n02 in miniimagenet_train_b.npz is broken (image file is truncated" in found
-    assert "the mosaic of n03 in miniimagenet_val.npz is broken (96 × 96 pixels instead of 2880 × 1920)" in found
+    assert "the mosaic of n03 in miniimagenet_val.npz is broken (96 × 96 pixels instead of 2880 × 1920): copy" in found
     assert "miniimagenet_test.npz cannot be read as an npz file" in found
+    assert all("anew from where you have it, docs/data.md says" in line for line in found.splitlines())
     assert len(found.splitlines()) == 4
 
 
@@ -201,7 +215,9 @@ def test_arrays_that_do_not_fit_are_refused(packed):
     with np.load(path) as file:
         arrays = dict(file)
     np.savez(path, **arrays | {"offset": arrays["offset"][:1]})
-    assert "miniimagenet_val.npz has arrays that do not fit each other" in problems(packed)
+    assert "miniimagenet_val.npz has arrays that do not fit each other: copy miniimagenet_val.npz anew" in problems(
+        packed
+    )
 
 
 # --- pickles ----------------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 import hashlib
 import io
 import pickle
+import re
 import zipfile
 from pathlib import Path
 
@@ -135,6 +136,13 @@ def problems(folder) -> str:
     return "\n".join(caught.value.problems)
 
 
+FOLDERS = "{1} downloads {0}.zip, which is read instead of the folder"
+
+
+def get(folder):
+    return f"metaprior data get omniglot --out {folder}"
+
+
 @pytest.mark.parametrize("write", [tiny_data.write_folder, tiny_data.write_zips])
 def test_all_that_is_wrong_is_said_at_once(write, tmp_path):
     files = tiny_data.omniglot_files()
@@ -150,13 +158,19 @@ def test_all_that_is_wrong_is_said_at_once(write, tmp_path):
         f"images_evaluation/Klingon/character01/0009_0{drawer}.png": files[name.format(2)] for drawer in (1, 2, 3)
     }
     found = problems(write(tmp_path, files))
+    way = "move {0}.zip away, and {1} downloads it again" if write is tiny_data.write_zips else FOLDERS
+    ways = [way.format(half, get(tmp_path)) for half in omniglot.HALVES]
+    assert all(
+        line.endswith(": " + ways["images_evaluation/" in line or "images_evaluation " in line])
+        for line in found.splitlines()
+    )
     assert f"{name.format(1)} is broken (neither JPEG nor PNG" in found
     assert f"{name.format(2)} is broken (" in found
-    assert f"{name.format(3)} is broken (28 × 28 pixels instead of 105 × 105)" in found
-    assert "images_background/Runes/character02 has 2 of 3 drawings, without 0001_02.png" in found
-    assert "images_background lacks 1 of 5 characters: Dots/character01" in found
-    assert "images_evaluation lacks 1 of 2 characters: Knots/character02" in found
-    assert "images_evaluation has 1 characters that Omniglot has not: Klingon/character01" in found
+    assert f"{name.format(3)} is broken (28 × 28 pixels instead of 105 × 105): " in found
+    assert "images_background/Runes/character02 has 2 of 3 drawings, without 0001_02.png: " in found
+    assert "images_background lacks 1 of 5 characters (Dots/character01): " in found
+    assert "images_evaluation lacks 1 of 2 characters (Knots/character02): " in found
+    assert "images_evaluation has 1 characters that Omniglot has not (Klingon/character01): " in found
     assert len(found.splitlines()) == 10  # the three foreign drawings are cut short as well
 
 
@@ -172,7 +186,9 @@ def test_a_message_holds_the_first_ten_problems_and_counts_the_others(tmp_path):
 def test_half_of_it_is_not_it(tmp_path):
     tiny_data.write_zips(tmp_path, tiny_data.omniglot_files())
     (tmp_path / "images_evaluation.zip").unlink()
-    assert problems(tmp_path) == "images_evaluation.zip is missing, and so is the folder images_evaluation"
+    assert problems(tmp_path) == (
+        f"images_evaluation.zip is missing, and so is the folder images_evaluation: {get(tmp_path)} downloads it"
+    )
 
 
 def test_a_character_in_both_halves_is_named(tmp_path):
@@ -181,13 +197,19 @@ def test_a_character_in_both_halves_is_named(tmp_path):
         name.replace("background", "evaluation"): data for name, data in files.items() if "Dots/character02" in name
     }
     found = problems(tiny_data.write_folder(tmp_path, files | moved))
-    assert found == "images_evaluation has 1 characters that Omniglot has not: Dots/character02"
+    assert found == (
+        "images_evaluation has 1 characters that Omniglot has not (Dots/character02): "
+        + FOLDERS.format("images_evaluation", get(tmp_path))
+    )
 
 
 def test_a_zip_file_cut_short_is_named(tmp_path):
     path = tiny_data.write_zips(tmp_path, tiny_data.omniglot_files()) / "images_background.zip"
     path.write_bytes(path.read_bytes()[:2000])
-    assert "images_background.zip is not a whole zip file" in problems(tmp_path)
+    assert re.fullmatch(
+        rf"images_background.zip is not a whole zip file \(.*\): move images_background.zip away, and {get(tmp_path)} .* again",
+        problems(tmp_path),
+    )
 
 
 def test_a_flipped_bit_in_a_zip_file_is_named(tmp_path):
@@ -221,22 +243,23 @@ def test_a_drawing_that_would_fill_the_memory_is_not_unpacked(tmp_path):
     files = tiny_data.omniglot_files()
     name = next(iter(files))
     files[name] = bytes(omniglot.LARGEST + 1)
-    assert (
-        problems(tiny_data.write_zips(tmp_path, files)) == f"{name} is broken (1,048,577 bytes, too many for a drawing)"
-    )
+    found = problems(tiny_data.write_zips(tmp_path, files))
+    assert found.startswith(f"{name} is broken (1,048,577 bytes, too many for a drawing): move ")
 
 
 def test_packed_files_are_checked(tmp_path):
     path = tmp_path / "omniglot_28x28.npz"
+    way = f": move {path.name} away, and {get(tmp_path)} downloads zip files that are read in its place"
     images, names = np.zeros((7, 3, 28, 28), np.uint8), np.array(tiny_data.CHARACTERS)
     np.savez(path, images=images[:, :, :27], names=names)
-    assert "holds uint8 (7, 3, 27, 28) instead of uint8 (7, 3, 28, 28)" in problems(tmp_path)
+    assert "holds uint8 (7, 3, 27, 28) instead of uint8 (7, 3, 28, 28): " in problems(tmp_path)
     np.savez(path, images=images.astype(float), names=names)
     assert "holds float64" in problems(tmp_path)
     np.savez(path, images=images[:5], names=names[:5])
-    assert problems(tmp_path) == f"{path.name} lacks 2 of 7 characters: Knots/character01, Knots/character02"
+    assert problems(tmp_path) == f"{path.name} lacks 2 of 7 characters (Knots/character01, Knots/character02){way}"
     np.savez(path, pictures=images, names=names)
     assert f"{path.name} cannot be read as an npz file with images, names" in problems(tmp_path)
+    assert problems(tmp_path).endswith(way)
     np.savez(path, images=images, names=names)
     path.write_bytes(path.read_bytes()[:1000])
     assert f"{path.name} cannot be read as an npz file" in problems(tmp_path)

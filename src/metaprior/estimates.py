@@ -81,13 +81,18 @@ def memory(setup: Setup) -> Memory:
     return _memory(_compiled(setup, 1), setup.tasks.pool("train"))
 
 
+def exhausted(error: BaseException | None) -> bool:
+    """Whether XLA says with it that memory was not enough."""
+    return isinstance(error, jax.errors.JaxRuntimeError) and EXHAUSTED in str(error)
+
+
 @contextmanager
 def explained(setup: Setup) -> Iterator[None]:
     """Turns XLA's word for exhausted memory into ours: what was needed, and which settings to turn down."""
     try:
         yield
     except jax.errors.JaxRuntimeError as error:
-        if EXHAUSTED not in str(error):
+        if not exhausted(error):
             raise
         raise OutOfMemory(advice(setup)) from error
 

@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import Sequence
 
+from metaprior.cli import exhausted
 from metaprior.names import require_known
 
 # Name -> (module, what it does). Modules stay unimported here: JAX takes longer to load than a help text may take.
@@ -102,7 +103,8 @@ def _dispatch(argv: list[str]) -> int:
         # Threads of LAPACK wait for each other by spinning: for small matrices on a busy machine that costs twenty times the
         # work itself, and the page is to answer at once. Read when the library is loaded, so it is said before JAX is.
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    return importlib.import_module(COMMANDS[name][0]).run(rest)
+    with exhausted.explained(lambda: exhausted.of_command(argv)):
+        return importlib.import_module(COMMANDS[name][0]).run(rest)
 
 
 def _complain(message: str, code: int) -> int:

@@ -8,7 +8,7 @@ import numpy as np
 import tyro
 
 from metaprior import figures, runs
-from metaprior.cli import console, outputs, paths, returns
+from metaprior.cli import console, exhausted, outputs, paths, returns
 from metaprior.cli.arguments import parse
 from metaprior.policies import ROLLOUTS, UPDATES, AdaptedPolicy, LearnedPolicy, interval, load_policy, require_policy
 from metaprior.rl.named import ENVIRONMENTS, Asked, goal_called
@@ -65,6 +65,12 @@ def run(argv: list[str]) -> int:
     for name, least in (("updates", 0), ("rollouts", 1)):
         if getattr(asked, name) < least:
             raise ValueError(f"--{name} must be at least {least}, got {getattr(asked, name)}")
+    with exhausted.explained(lambda: f"lower --rollouts ({asked.rollouts}) or --updates ({asked.updates})"):
+        _act(asked)
+    return 0
+
+
+def _act(asked: Act) -> None:
     prior = load_policy(asked.run)
     goal = goal_called(prior.setup.settings.tasks, asked.goal)
     for line in (*prior.notes, *([goal.note] if goal.note else [])):
@@ -72,7 +78,6 @@ def run(argv: list[str]) -> int:
     with console.waiting(f"adapting to {goal.words}"):
         adapted = prior.adapt(goal.task, updates=asked.updates, rollouts=asked.rollouts, seed=asked.seed)
     _write(asked, prior, goal, adapted)
-    return 0
 
 
 def _write(asked: Act, prior: LearnedPolicy, goal: Asked, adapted: AdaptedPolicy) -> None:

@@ -9,9 +9,10 @@ import tyro
 from jaxtyping import Float
 
 from metaprior import figures, learned, runs
-from metaprior.cli import act, console, label, outputs
+from metaprior.cli import act, console, exhausted, label, outputs
 from metaprior.cli.arguments import parse
 from metaprior.cli.points import read_columns
+from metaprior.labelled import BATCH as TOGETHER
 from metaprior.policies import is_policy
 from metaprior.tasks import IMAGE_SETS
 from metaprior.training import TEST_STEPS
@@ -80,12 +81,22 @@ def run(argv: list[str]) -> int:
     learned.require_run(asked.run)
     images = runs.open_run(asked.run).settings.get("tasks") in IMAGE_SETS
     _refuse_foreign_flags(asked, images=images)
-    if images:
-        options = {"steps": asked.steps, "invert": asked.invert, "transductive": asked.transductive}
-        label.run(asked.run, asked.support, asked.at, asked.out, **options)
-    else:
-        _run_curve(asked)
+    with exhausted.explained(lambda: less(asked, images=images)):
+        if images:
+            options = {"steps": asked.steps, "invert": asked.invert, "transductive": asked.transductive}
+            label.run(asked.run, asked.support, asked.at, asked.out, **options)
+        else:
+            _run_curve(asked)
     return 0
+
+
+def less(asked: Adapt, *, images: bool) -> str:
+    """What to turn down where memory is short."""
+    if not images:
+        return f"give fewer points in {asked.support}, or fewer inputs with --at ({BATCH} are predicted at a time)"
+    if asked.transductive:
+        return f"leave out --transductive, give fewer pictures with --at, or fewer of each class in {asked.support}"
+    return f"give fewer pictures of each class in {asked.support}, or with --at ({TOGETHER} are labelled at a time)"
 
 
 def _acts(argv: list[str]) -> bool:

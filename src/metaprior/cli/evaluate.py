@@ -13,7 +13,7 @@ from rich.table import Table
 
 from metaprior import evaluation, learned, policies, training
 from metaprior.checkpoints import write_atomically
-from metaprior.cli import console, returns
+from metaprior.cli import console, exhausted, returns
 from metaprior.cli.arguments import parse
 from metaprior.settings import assemble
 from metaprior.training import Trained
@@ -70,11 +70,19 @@ def run(argv: list[str]) -> int:
         return _of_policy(parse(Evaluate, argv, prog="metaprior evaluate", help=HELP, default=usual))
     if asked.rollouts is not None:
         raise ValueError(f"--rollouts is for priors over policies, and {asked.run} is none: leave it out")
-    with console.waiting(f"evaluating on {asked.tasks_count} unseen tasks"):
+    with console.waiting(f"evaluating on {asked.tasks_count} unseen tasks"), exhausted.explained(lambda: less(asked)):
         trained = opened(asked)
         result = scores(trained, steps=asked.steps, tasks_count=asked.tasks_count)
     _tell(asked, result, table(result, SHOWN), trained.notes)
     return 0
+
+
+def less(asked: Evaluate) -> str:
+    """What to turn down where memory is short."""
+    queries = "" if asked.queries is None else f" ({asked.queries})"
+    tasks = f"--tasks-count ({asked.tasks_count}, of which up to {evaluation.TOGETHER} are judged at a time)"
+    views = "leave out --views, " if asked.views else ""
+    return f"{views}lower --queries{queries}, --steps ({asked.steps}) or {tasks}"
 
 
 def _of_policy(asked: Evaluate) -> int:
@@ -82,7 +90,8 @@ def _of_policy(asked: Evaluate) -> int:
         if getattr(asked, name):
             raise ValueError(f"--{name} is not for agents, and {asked.run} is a prior over policies: leave it out")
     rollouts = policies.ROLLOUTS if asked.rollouts is None else asked.rollouts
-    with console.waiting(f"acting in {asked.tasks_count} unseen tasks"):
+    fewer = f"lower --tasks-count ({asked.tasks_count}) or --rollouts ({rollouts})"
+    with console.waiting(f"acting in {asked.tasks_count} unseen tasks"), exhausted.explained(lambda: fewer):
         prior = policies.load_policy(asked.run)
         result = returns.scores(prior, updates=asked.steps, num_tasks=asked.tasks_count, rollouts=rollouts)
     _tell(asked, result, returns.table(result), prior.notes)

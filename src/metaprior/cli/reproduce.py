@@ -14,7 +14,7 @@ from rich import box
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from metaprior.cli import checkout, console
+from metaprior.cli import checkout, console, exhausted
 from metaprior.cli.arguments import parse
 from metaprior.data.sets import VARIABLE
 from metaprior.names import require_known
@@ -189,7 +189,8 @@ def measure(
     if asked.fresh:
         forget(study, settings, keep)
     counted = (0, 0)
-    with progress(study.name) as (start, end):
+    advice = lambda: f"{kept(study, asked, counted)}; {less(asked)}"
+    with exhausted.explained(advice), progress(study.name) as (start, end):
 
         def report(done: int, total: int, cell: str) -> None:
             nonlocal counted
@@ -204,13 +205,23 @@ def measure(
                 report=report,
             )  # fmt: skip
         except KeyboardInterrupt:
-            how = "the same command goes on from there" + (", without --fresh" if asked.fresh else "")
-            raise KeyboardInterrupt(
-                f"stopped; {counted[0]} of {counted[1]} cells of {study.name} are kept: {how}"
-            ) from None
+            raise KeyboardInterrupt(f"stopped; {kept(study, asked, counted)}") from None
     if not found["rows"] and asked.kept:
         raise ValueError(f"no cell of {study.name} is kept: leave --kept out, and it is measured")
     return found
+
+
+def kept(study: Study, asked: Reproduce, counted: tuple[int, int]) -> str:
+    """Of a run that ended too early: what is not lost, and how to go on."""
+    how = "the same command goes on from there" + (", without --fresh" if asked.fresh else "")
+    return f"{counted[0]} of {counted[1]} cells of {study.name} are kept: {how}"
+
+
+def less(asked: Reproduce) -> str:
+    """What to turn down where memory is short: what a cell is made of is the experiment's own, side by side they need not be."""
+    if asked.jobs > 1:
+        return f"lower --jobs ({asked.jobs})"
+    return "choose others with --setting" + (", or --scale smoke" if asked.scale == "full" else "")
 
 
 def chosen(study: Study, settings: Any, names: Sequence[str]) -> Callable[[tuple[str, ...]], bool]:

@@ -15,7 +15,7 @@ import tyro
 from jax.sharding import Mesh
 
 from metaprior import checkpoints, estimates, parallel, processes, runs, training
-from metaprior.cli import console, job, summary
+from metaprior.cli import console, exhausted, job, summary
 from metaprior.cli.arguments import parse
 from metaprior.cli.estimate import estimated
 from metaprior.cli.unused import require_tasks, require_used
@@ -151,11 +151,12 @@ def _run(asked: Train, argv: list[str], *, many: bool) -> int:
         mesh=mesh, by_layer=asked.by_layer, chunk=asked.chunk, checkpoint_every=asked.checkpoint_every
     )
     if not processes.first():
-        training.train(setup, None, **flags)
+        with estimates.explained(setup):
+            training.train(setup, None, **flags)
         return 0
     if mesh is not None and (idle := parallel.idle(setup.learner.method.meta_batch, mesh)):
         console.note(f"{setup.learner.method.meta_batch} tasks over {mesh.size} devices leave {idle} places idle")
-    with opened(setup, folder, resume=asked.resume) as folder_run:
+    with estimates.explained(setup), opened(setup, folder, resume=asked.resume) as folder_run:
         train_into(setup, folder_run, quiet=asked.quiet, **flags)
     return 0
 
@@ -237,7 +238,6 @@ def train_into(setup: Setup, folder_run: runs.Run, *, quiet: bool = False, **fla
     try:
         with (
             console.progress(total, start=start, quiet=quiet) as report,
-            estimates.explained(setup),
             processes.watched(),
         ):
             state = training.train(setup, folder_run, report=report, **flags)
@@ -284,8 +284,11 @@ def _calibrated(setup: Setup, folder_run: runs.Run, state: State) -> Calibration
     known = training.load_calibration(folder_run, int(state.iteration))
     if known is not None:
         return known
+    later = (
+        f"the training is done and saved, and {_resumed(folder_run.folder)} calibrates it: end other programs before"
+    )
     try:
-        with console.waiting("calibrating on validation tasks"):
+        with console.waiting("calibrating on validation tasks"), exhausted.explained(lambda: later):
             return training.finish(setup, folder_run, state)
     except KeyboardInterrupt:
         raise KeyboardInterrupt("stopped while calibrating; the training is done and saved") from None

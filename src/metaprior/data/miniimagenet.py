@@ -34,14 +34,16 @@ PICKLES = "mini-imagenet-cache-*.pkl"
 
 def read_packed(folder: Path) -> ImageSet:
     """From mosaics: each class one JPEG, all in four npz files."""
-    return _read(folder, open_packed)
+    return _read(folder, open_packed, {split: _copied(*files) for split, files in PACKED.items()})
 
 
 def read_public(folder: Path) -> ImageSet:
     """From images/ and three tables of filename and label; images of another size are resized."""
     if not (folder / FOLDER).is_dir():
-        raise DataError(f"miniimagenet in {folder}", [f"the folder {FOLDER} is missing"])
-    return _read(folder, open_listed)
+        tables = f"put the pictures that {', '.join(TABLES.values())} list into {folder / FOLDER}"
+        raise DataError(f"miniimagenet in {folder}", [f"the folder {FOLDER} is missing: {tables}"])
+    mend = {split: f"correct {table} to the split that docs/data.md names" for split, table in TABLES.items()}
+    return _read(folder, open_listed, mend)
 
 
 def refuse_pickles(folder: Path) -> ImageSet:
@@ -72,30 +74,36 @@ LAYOUTS = (
 )
 
 
-def _read(folder: Path, open_split: Callable[[Path, str], tuple[Source, list[str]]]) -> ImageSet:
-    """All three splits, or all that is wrong with them."""
+def _copied(*files: str) -> str:
+    return f"copy {' and '.join(files)} anew from where you have it, docs/data.md says what has to be in it"
+
+
+def _read(
+    folder: Path, open_split: Callable[[Path, str], tuple[Source, list[str]]], mend: Mapping[str, str]
+) -> ImageSet:
+    """All three splits, or all that is wrong with them, and how to mend each."""
     splits, problems = {}, []
     for split in contents.MINIIMAGENET.classes:
         source, missing = open_split(folder, split)
         splits[split], unreadable = images.read(source)
-        problems += [*(missing or _unexpected(split, source.counts)), *unreadable]
+        problems += [*(missing or _unexpected(split, source.counts, mend[split])), *unreadable]
     if problems:
         raise DataError(f"miniimagenet in {folder}", problems)
     return images.checked(ImageSet("miniimagenet", **splits))
 
 
-def _unexpected(split: str, counts: Mapping[str, int]) -> list[str]:
+def _unexpected(split: str, counts: Mapping[str, int], mend: str) -> list[str]:
     """Where a split differs from that of Ravi & Larochelle: results on another one could not be compared."""
     expected, number = contents.MINIIMAGENET.classes[split], contents.MINIIMAGENET.images
     missing = [name for name in expected if name not in counts]
     strange = sorted(set(counts) - set(expected))
     problems = []
     if missing:
-        problems.append(f"{split} lacks {len(missing)} of {len(expected)} classes: {first_few(missing, 5)}")
+        problems.append(f"{split} lacks {len(missing)} of {len(expected)} classes ({first_few(missing, 5)}): {mend}")
     if strange:
-        problems.append(f"{split} has {len(strange)} classes of other splits or none: {first_few(strange, 5)}")
+        problems.append(f"{split} has {len(strange)} classes of other splits or none ({first_few(strange, 5)}): {mend}")
     return problems + [
-        f"{split} has {count} of {number} images of {name}"
+        f"{split} has {count} of {number} images of {name}: {mend}"
         for name, count in counts.items()
         if name not in strange and count != number
     ]
@@ -116,17 +124,17 @@ def open_packed(folder: Path, split: str) -> tuple[Source, list[str]]:
 
 
 def _mosaics(path: Path) -> Source:
-    arrays = read_npz(path, ("classes", "names", "jpeg", "offset"))
+    arrays = read_npz(path, ("classes", "names", "jpeg", "offset"), mend=_copied(path.name))
     classes, jpeg, offset = arrays["classes"].astype(str).tolist(), arrays["jpeg"], arrays["offset"].tolist()
     if len(offset) != len(classes) + 1 or arrays["names"].shape != (len(classes), ROWS * COLUMNS):
-        raise DataError(str(path), [f"{path.name} has arrays that do not fit each other"])
+        raise DataError(str(path), [f"{path.name} has arrays that do not fit each other: {_copied(path.name)}"])
     places = {name: slice(*offset[place : place + 2]) for place, name in enumerate(classes)}
 
     def read(name: str, room: UInt8[np.ndarray, "N 84 84 3"]) -> list[str]:
         try:
             room[:] = _tiles(jpeg[places[name]].tobytes())
         except Exception as error:  # decoders raise whatever a broken file makes them stumble over
-            return [f"the mosaic of {name} in {path.name} is broken ({reason(error)})"]
+            return [f"the mosaic of {name} in {path.name} is broken ({reason(error)}): {_copied(path.name)}"]
         return []
 
     return Source(dict.fromkeys(classes, ROWS * COLUMNS), SHAPE, read)
@@ -163,19 +171,21 @@ def open_listed(folder: Path, split: str) -> tuple[Source, list[str]]:
 def _read_table(path: Path) -> dict[str, list[str]]:
     """Label -> file names, sorted."""
     found, problems, seen = defaultdict(list), [], set()
+    expected = f"save a table of the columns filename,label there, in UTF-8, with a row for each picture in {FOLDER}"
     try:
         with open(path, newline="", encoding="utf-8-sig") as file:
             rows = list(csv.DictReader(file))
     except FileNotFoundError:
-        raise DataError(str(path), [f"{path.name} is missing"]) from None
+        raise DataError(str(path), [f"{path.name} is missing: {expected}"]) from None
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise DataError(str(path), [f"{path.name} cannot be read ({error})"]) from None
+        raise DataError(str(path), [f"{path.name} cannot be read ({error}): {expected}"]) from None
     for line, row in enumerate(rows, start=2):
         name, label = row.get("filename"), row.get("label")
         if not name or not label:
             problems.append(f"{path.name}, line {line}, has no filename and label: its header must be filename,label")
         elif PurePath(name).name != name or name in seen:
-            problems.append(f"{path.name}, line {line}: {name} is listed twice, or is not a plain file name")
+            wrong = f"{path.name}, line {line}: {name} is listed twice, or is not a plain file name"
+            problems.append(f"{wrong}: list each picture of {FOLDER} once, by its name alone")
         else:
             found[label].append(name)
             seen.add(name)

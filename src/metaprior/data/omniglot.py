@@ -3,6 +3,7 @@
 import hashlib
 import io
 import re
+import shlex
 import threading
 import zipfile
 from collections import defaultdict
@@ -31,18 +32,28 @@ class Half(NamedTuple):
 
     names: tuple[str, ...]  # ALPHABET/characterNN/IDIDID_DD.png
     read: Callable[[str], bytes]
+    mend: str  # what to do where something is wrong with it
+
+
+def _get(folder: Path) -> str:
+    return f"metaprior data get omniglot --out {shlex.quote(str(folder))}"
+
+
+def _unpacked_instead(path: Path) -> str:
+    """Packed files are read before all others, so a broken one has to go."""
+    return f"move {path.name} away, and {_get(path.parent)} downloads zip files that are read in its place"
 
 
 def read_packed(folder: Path) -> ImageSet:
     """From the drawings in small."""
-    arrays = read_npz(folder / PACKED, ("images", "names"))
+    arrays = read_npz(folder / PACKED, ("images", "names"), mend=_unpacked_instead(folder / PACKED))
     pixels, names = arrays["images"], arrays["names"].astype(str).tolist()
     return _from_array(folder / PACKED, names, pixels, (28, 28), lambda drawn: drawn)
 
 
 def read_bitmaps(folder: Path) -> ImageSet:
     """From the bitmaps, a bit per pixel."""
-    arrays = read_npz(folder / BITMAPS, ("packed", "names"))
+    arrays = read_npz(folder / BITMAPS, ("packed", "names"), mend=_unpacked_instead(folder / BITMAPS))
     packed, names = arrays["packed"], arrays["names"].astype(str).tolist()
     unpack = lambda drawn: drawings.shrink(np.unpackbits(drawn, axis=-1, count=drawings.SIDE).astype(bool))
     return _from_array(folder / BITMAPS, names, packed, (105, 14), unpack)
@@ -58,7 +69,7 @@ def read_public(folder: Path) -> ImageSet:
             problems.append(str(error))
             continue
         members = _by_character(found.names)
-        problems += _incomplete(half, members)
+        problems += _incomplete(half, members, found.mend)
         for name, files in members.items():
             places[name] += [(half, found, file) for file in files]
     counts = {name: len(files) for name, files in places.items()}
@@ -79,19 +90,22 @@ def open_half(folder: Path, half: str) -> Half:
     if packed.is_file():
         return _open_zip(packed, half)
     if not plain.is_dir():
-        raise ValueError(f"{half}.zip is missing, and so is the folder {half}")
+        raise ValueError(f"{half}.zip is missing, and so is the folder {half}: {_get(folder)} downloads it")
     inner = plain / half  # where zip files are unpacked into a folder of their name
     root = inner if inner.is_dir() else plain
     names = (path.relative_to(root).as_posix() for path in root.glob("*/character*/*.png"))
-    return Half(tuple(name for name in names if _MEMBER.fullmatch(name)), lambda name: (root / name).read_bytes())
+    mend = f"{_get(folder)} downloads {half}.zip, which is read instead of the folder"
+    members = tuple(name for name in names if _MEMBER.fullmatch(name))
+    return Half(members, lambda name: (root / name).read_bytes(), mend)
 
 
 def _open_zip(path: Path, half: str) -> Half:
     """Members are looked up by their names and decoded in memory: nothing is written, whatever the names say."""
+    mend = f"move {path.name} away, and {_get(path.parent)} downloads it again"
     try:
         archive = zipfile.ZipFile(io.BytesIO(path.read_bytes()))
     except (zipfile.BadZipFile, OSError) as error:
-        raise ValueError(f"{path.name} is not a whole zip file ({error}): download it again") from None
+        raise ValueError(f"{path.name} is not a whole zip file ({error}): {mend}") from None
     members = {info.filename.removeprefix(f"{half}/"): info for info in archive.infolist()}
     one_at_a_time = threading.Lock()  # a ZipFile counts its open members without one
 
@@ -101,7 +115,7 @@ def _open_zip(path: Path, half: str) -> Half:
         with one_at_a_time:
             return archive.read(members[name])
 
-    return Half(tuple(name for name in members if _MEMBER.fullmatch(name)), read)
+    return Half(tuple(name for name in members if _MEMBER.fullmatch(name)), read, mend)
 
 
 # A hidden file, such as those macOS leaves in zip files, is no drawing; nor is anything outside of the folders.
@@ -115,14 +129,14 @@ def _by_character(names: Sequence[str]) -> dict[str, list[str]]:
     return found
 
 
-def _incomplete(half: str, members: Mapping[str, Sequence[str]]) -> list[str]:
+def _incomplete(half: str, members: Mapping[str, Sequence[str]], mend: str) -> list[str]:
     """What one half lacks, or has too much of."""
-    problems = _unexpected(half, members, contents.OMNIGLOT.characters(half))
+    problems = _unexpected(half, members, contents.OMNIGLOT.characters(half), mend)
     for name, files in members.items():
         if len(files) != contents.OMNIGLOT.drawings:
             missing = _missing_drawings([file.rpartition("/")[2] for file in files])
             without = f", without {first_few(missing, 3)}" if missing else ""
-            problems.append(f"{half}/{name} has {len(files)} of {contents.OMNIGLOT.drawings} drawings{without}")
+            problems.append(f"{half}/{name} has {len(files)} of {contents.OMNIGLOT.drawings} drawings{without}: {mend}")
     return problems
 
 
@@ -133,15 +147,17 @@ def _missing_drawings(files: Sequence[str]) -> list[str]:
     return [name for name in every if name not in files]
 
 
-def _unexpected(where: str, found: Collection[str], expected: Sequence[str]) -> list[str]:
+def _unexpected(where: str, found: Collection[str], expected: Sequence[str], mend: str) -> list[str]:
     """Characters that are missing, and those that Omniglot does not have: either would change the split."""
     missing = [name for name in expected if name not in found]
     strange = sorted(set(found) - set(expected))
     problems = []
     if missing:
-        problems.append(f"{where} lacks {len(missing)} of {len(expected)} characters: {first_few(missing, 5)}")
+        problems.append(f"{where} lacks {len(missing)} of {len(expected)} characters ({first_few(missing, 5)}): {mend}")
     if strange:
-        problems.append(f"{where} has {len(strange)} characters that Omniglot has not: {first_few(strange, 5)}")
+        problems.append(
+            f"{where} has {len(strange)} characters that Omniglot has not ({first_few(strange, 5)}): {mend}"
+        )
     return problems
 
 
@@ -151,7 +167,7 @@ def _read_drawings(places: Sequence[tuple[str, Half, str]], room: UInt8[np.ndarr
         try:
             ink[place] = drawings.decode(opened.read(name))
         except Exception as error:  # from the disk, zipfile, zlib or Pillow, and each of them raises many kinds
-            problems.append(f"{half}/{name} is broken ({reason(error)})")
+            problems.append(f"{half}/{name} is broken ({reason(error)}): {opened.mend}")
     room[..., 0] = drawings.shrink(ink)
     return problems
 
@@ -160,10 +176,11 @@ def _from_array(
     path: Path, names: list[str], packed: np.ndarray, size: tuple[int, int], unpack: Callable[[np.ndarray], np.ndarray]
 ) -> ImageSet:
     what, expected = f"omniglot in {path}", (len(names), contents.OMNIGLOT.drawings, *size)
+    mend = _unpacked_instead(path)
     if packed.dtype != np.uint8 or packed.shape != expected:
-        raise DataError(what, [f"{path.name} holds {packed.dtype} {packed.shape} instead of uint8 {expected}"])
+        raise DataError(what, [f"{path.name} holds {packed.dtype} {packed.shape} instead of uint8 {expected}: {mend}"])
     everything = [name for half in HALVES for name in contents.OMNIGLOT.characters(half)]
-    problems = _unexpected(path.name, names, everything)
+    problems = _unexpected(path.name, names, everything, mend)
     places = {name: place for place, name in enumerate(names)}
 
     def read(name: str, room: UInt8[np.ndarray, "N 28 28 1"]) -> list[str]:

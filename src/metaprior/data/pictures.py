@@ -25,11 +25,11 @@ def read_image(path: str | Path, *, size: tuple[int, int], channels: int) -> UIn
     try:
         data = Path(path).read_bytes()
     except FileNotFoundError:
-        raise ValueError(f"{path} is missing") from None
+        raise ValueError(f"{path} is missing: check its name") from None
     except IsADirectoryError:
         raise ValueError(f"{path} is a folder: name the pictures in it") from None
     except OSError as error:
-        raise ValueError(f"{path} cannot be read ({error.strerror})") from None
+        raise ValueError(f"{path} cannot be read ({error.strerror}): make it readable") from None
     try:
         return _decode(data, size, MODES[channels])
     except Exception as error:  # decoders raise whatever a broken file makes them stumble over
