@@ -11,11 +11,13 @@ import pytest
 from matplotlib.figure import Figure
 
 import experiments
-from experiments import few_shot, images, omniglot, study
+from experiments import few_shot, images, omniglot, study, time_to_accuracy
 from experiments.images import PROTOCOLS, Variant, setting_of
 from metaprior import data
 from metaprior.classes import ClassScores
 from metaprior.data import Images, ImageSet
+from metaprior.evaluation import calibrate_steps, scores
+from metaprior.training import initial_state
 
 STUDIES = ("omniglot", "miniimagenet", "calibration", "inner-optimisers", "time-to-accuracy")
 
@@ -124,6 +126,43 @@ def test_fresh_forgets_the_trainings_of_the_study_alone():
         folder.mkdir(parents=True)
     omniglot.STUDY.forget(settings)
     assert not mine.exists() and other.exists()
+
+
+@pytest.mark.usefixtures("small_omniglot")
+def test_a_look_at_a_training_says_what_two_programs_say(monkeypatch):
+    """The slow way: fit the temperature in one program, score in another, both anew for every state."""
+    monkeypatch.setattr(time_to_accuracy, "CALIBRATED", 5)
+    variant = Variant("gem-bml+last-layer", {}, {"filters": 2, "queries": 1})
+    setup = images.set_up(variant, tasks="omniglot", setting="3w1s", iterations=1, protocol=PROTOCOLS["strict"])
+    states = [initial_state(setup, seed) for seed in range(2)]
+    look, at = time_to_accuracy.looker(setup, states[0], 7), (images.TEST_STEPS,)
+    found = [look(state) for state in states]
+    assert len(set(found)) == 2, "another state, another answer"
+    asked = {"num_tasks": 7, "seed": images.JUDGED_SEED["validation"], "split": "validation"}
+    for state, accuracy in zip(states, found, strict=True):
+        fitted = calibrate_steps(setup, state, at=at, num_tasks=5)
+        slow = scores(setup, state, fitted, at=at, **asked)
+        assert accuracy == pytest.approx(100 * float(slow.accuracy.mean()), abs=1e-9)
+
+
+@pytest.mark.usefixtures("small_omniglot")
+def test_all_looks_at_a_training_are_traced_once(monkeypatch):
+    """What is looked at is the number of the iteration, so that looks can be told apart."""
+    traced = []
+
+    def asked(setup, state, **options):
+        traced.append(options["num_tasks"])
+        return ClassScores(*(state.iteration / 100 * jnp.ones((options["num_tasks"], 1)) for _ in ClassScores._fields))
+
+    monkeypatch.setattr(time_to_accuracy, "calibrated_class_scores", asked)
+    settings = replace(tiny("time-to-accuracy"), iterations=6, looks=3, goal=3.9)
+    cell = time_to_accuracy.cells(settings)[0]
+    found = time_to_accuracy.measure(settings, cell)
+    np.testing.assert_allclose(found["curves"][cell[0]]["accuracy"], [2.0, 4.0, 6.0])
+    assert found["rows"][0]["mean"] == found["curves"][cell[0]]["seconds"][1], (
+        "the second look is the first at the goal"
+    )
+    assert traced == [settings.validation]
 
 
 def test_settings_have_the_names_of_the_literature():
