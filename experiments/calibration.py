@@ -3,6 +3,7 @@
 metaprior reproduce calibration --data-dir FOLDER        # uses the trainings of `miniimagenet` where they are kept
 """
 
+import shutil
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -90,6 +91,14 @@ def rests_on(settings: Settings, cell: study.Cell) -> dict[str, Any]:
 def decides(settings: Settings) -> Settings:
     """Which methods are judged, or trained besides, decides nothing for one of them."""
     return replace(settings, methods=(), trained=few_shot.decides(settings.trained))
+
+
+def forget(settings: Settings) -> None:
+    """Throw away the trainings that are kept: those that are judged, which `miniimagenet` would use, too."""
+    for cell in cells(settings):
+        trained_as, at = _training(settings, cell)
+        folder = images.state_folder(few_shot.put(trained_as, at), few_shot.seeds_of(trained_as, at))
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def by_task(found: ClassScores, num_bins: int) -> np.ndarray:

@@ -140,11 +140,16 @@ def _seconds(compiled, arguments, repeats: int) -> list[float]:
 
 
 def curve(results: study.Results, name: str) -> tuple[list[int], np.ndarray, np.ndarray]:
-    """Steps, bytes, and seconds (NaN where time was not measured) of a method."""
-    steps = results["settings"]["steps"]
+    """Steps that were measured, bytes, and seconds (NaN where time was not measured) of a method."""
+    steps = [count for count in results["settings"]["steps"] if f"{name}/{count}" in results["curves"]]
     found = [results["curves"][f"{name}/{count}"] for count in steps]
     seconds = [statistics.median(one["seconds"]) if one["seconds"] else np.nan for one in found]
     return steps, np.array([one["memory"]["total"] for one in found], float), np.array(seconds, float)
+
+
+def compared(results: study.Results) -> list[str]:
+    """Methods with at least two numbers of steps: one alone says nothing of growth."""
+    return [name for name in results["settings"]["methods"] if len(curve(results, name)[0]) > 1]
 
 
 def growth(results: study.Results, name: str) -> tuple[int, int, float]:
@@ -175,6 +180,8 @@ def figure(results: study.Results) -> Figure:
     for name in results["settings"]["methods"]:
         color, line = STYLES[name]
         steps, sizes, times = curve(results, name)
+        if not steps:
+            continue
         style: dict[str, Any] = {"color": color, "linestyle": line, "marker": "o", "markersize": 4, "label": name}
         memory.plot(steps, sizes / 1e6, **style)
         if np.isfinite(times).all():
@@ -196,8 +203,12 @@ def figure(results: study.Results) -> Figure:
 
 
 def _headline(results: study.Results) -> str:
-    verdicts = {name: growth(results, name) for name in results["settings"]["methods"]}
-    first, last, _ = next(iter(verdicts.values()))
+    verdicts = {name: growth(results, name) for name in compared(results)}
+    if not verdicts:
+        return "Memory and time of a meta-step"
+    # Where cells are missing, ends differ: the widest are told, and those methods alone that have them.
+    first, last, _ = max(verdicts.values(), key=lambda found: found[1] / found[0])
+    verdicts = {name: found for name, found in verdicts.items() if found[:2] == (first, last)}
     flat = [name for name, (_, _, times) in verdicts.items() if times <= ALLOWED]
     grown = [f"{name} ×{times:.2g}" for name, (_, _, times) in verdicts.items() if times > ALLOWED]
     said = f"Memory from {first} to {last} inner steps: the same for {', '.join(flat) or 'none'}"
@@ -206,9 +217,8 @@ def _headline(results: study.Results) -> str:
 
 def remarks(results: study.Results) -> list[str]:
     """What holds of the paper's claim, method by method."""
-    names = results["settings"]["methods"]
     said = []
-    for name in names:
+    for name in compared(results):
         first, last, times = growth(results, name)
         share = f"{100 * (times - 1):+.1f} % from {first} to {last} steps"
         if name in FLAT:
@@ -226,14 +236,14 @@ def remarks(results: study.Results) -> list[str]:
 
 
 def _on_time(results: study.Results) -> list[str]:
-    parts = []
+    asked, parts = results["settings"]["steps"], []
     for name in results["settings"]["methods"]:
-        _, _, times = curve(results, name)
-        if np.isfinite(times).all():
+        steps, _, times = curve(results, name)
+        if {asked[0], asked[-1]} <= set(steps) and np.isfinite(times).all():
             parts.append(f"{name} {1e3 * times[0]:.3g} to {1e3 * times[-1]:.3g}")
     if not parts:
         return []
-    ends = f"{results['settings']['steps'][0]} and {results['settings']['steps'][-1]}"
+    ends = f"{asked[0]} and {asked[-1]}"
     return [f"Milliseconds of a meta-step with {ends} steps in each stage: {', '.join(parts)}."]
 
 

@@ -231,7 +231,7 @@ def judge(
     asking = {"at": (steps,), "validation": validation, "num_tasks": num_tasks, "seed": JUDGED_SEED[split]}
 
     # One program for all seeds, which runs once: what it is made of is much, what it does is little.
-    @partial(jax.jit, compiler_options=_without_trials())
+    @partial(jax.jit, compiler_options=without_trials())
     def every_seed(numbers, states, known, asked):
         one = lambda each: calibrated_class_scores(sweep.put(each[0]), each[1], **asking, known=known, asked=asked)
         return jax.lax.map(one, (numbers, states))
@@ -241,7 +241,7 @@ def judge(
     return jax.tree.map(lambda leaf: np.asarray(leaf)[:, :, 0], found)
 
 
-def _without_trials() -> dict[str, Any] | None:
+def without_trials() -> dict[str, Any] | None:
     """For what runs once: on a GPU the compiler would try many ways to multiply, which takes longer than to run one of them."""
     if jax.default_backend() != "gpu":
         return None

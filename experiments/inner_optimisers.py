@@ -3,6 +3,7 @@
 metaprior reproduce inner-optimisers --data-dir FOLDER
 """
 
+import shutil
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -83,6 +84,12 @@ def decides(settings: Settings) -> Settings:
     return replace(settings, optimisers=(), steps=())
 
 
+def forget(settings: Settings) -> None:
+    """Throw away the trainings that are kept."""
+    for cell in cells(settings):
+        shutil.rmtree(images.state_folder(*sweep(settings, cell)), ignore_errors=True)
+
+
 def rates_of(settings: Settings, name: str) -> list[float]:
     """Those that are tried."""
     return [float(f"{share * RATES[name]:.3g}") for share in settings.shares]
@@ -137,7 +144,7 @@ def shown(results: study.Results) -> list[dict[str, Any]]:
 
 
 def figure(results: study.Results) -> Figure:
-    """Accuracy by optimiser, a bar a number of steps."""
+    """Accuracy by optimiser, a bar a number of steps; no bar of a cell that is missing."""
     names, steps = results["settings"]["optimisers"], results["settings"]["steps"]
     drawn = Figure(figsize=(8, 0.7 * len(names) + 1.6), layout="constrained")
     axes = drawn.subplots()
@@ -145,22 +152,27 @@ def figure(results: study.Results) -> Figure:
     for place, count in enumerate(steps):
         mine = {row["method"]: row for row in shown(results) if f", {count} step" in row["setting"]}
         height = 0.8 / len(steps)
-        offsets = np.arange(len(names)) + height * (place - (len(steps) - 1) / 2)
-        values = [mine[name]["mean"] or 0.0 for name in names]
-        axes.barh(offsets, values, height, xerr=[mine[name]["ci95"] or 0.0 for name in names], color=colors[place % 3],
-                  label=f"{count} step{'s' if count != 1 else ''} in each stage")  # fmt: skip
+        known = [name for name in names if name in mine]
+        offsets = np.array([names.index(name) for name in known]) + height * (place - (len(steps) - 1) / 2)
+        values, errors = ([mine[name][part] or 0.0 for name in known] for part in ("mean", "ci95"))
+        if known:
+            axes.barh(offsets, values, height, xerr=errors, color=colors[place % 3],
+                      label=f"{count} step{'s' if count != 1 else ''} in each stage")  # fmt: skip
     axes.set_yticks(range(len(names)), names)
     axes.set_ylim(len(names) - 0.5, -0.5)
     axes.set(xlabel=f"accuracy on {results['settings']['tasks']} {results['settings']['setting']}, %")
-    axes.set_xlim(left=max(0.0, min(row["mean"] or 0.0 for row in shown(results)) - 10))
-    axes.legend(frameon=False)
+    axes.set_xlim(left=max(0.0, min((row["mean"] or 0.0 for row in shown(results)), default=0.0) - 10))
+    if axes.containers:
+        axes.legend(frameon=False)
     axes.spines[["top", "right"]].set_visible(False)
     drawn.suptitle("GEM-BML+ with other inner optimisers, each at the best of its rates on validation classes")
     return drawn
 
 
 def remarks(results: study.Results) -> list[str]:
-    """Which was best, and what was tried."""
+    """Which was best, and what was tried, of the cells that there are."""
+    if not shown(results):
+        return []
     best = max(shown(results), key=lambda row: row["mean"] or 0.0)
     tried = "; ".join(
         f"{name.replace('/', ' with ')} steps: rate {curve['best']:g} of {', '.join(curve['rates'])}"

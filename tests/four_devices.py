@@ -6,6 +6,7 @@
 import json
 import re
 import sys
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +14,7 @@ import numpy as np
 from jax.sharding import PartitionSpec
 
 from metaprior import layers, meta, parallel
+from metaprior.benchmarks.images_problem import random_pool
 from metaprior.likelihoods import SQUARED_ERROR, gaussian
 from metaprior.meta import Info, State, meta_learner
 from metaprior.models import mlp
@@ -126,6 +128,24 @@ def row(name):
     return found | {"by_layer": difference(layers.joined(layout, mesh, parts), alone)}
 
 
+def pictures(method):
+    """Characters of random pixels ("images:maml"): every device has the whole pool and draws its own tasks from it."""
+    small: dict[str, Any] = dict(ways=2, shots=1, queries=2, filters=2, meta_batch=5)
+    setup = assemble(Settings(tasks="omniglot", method=method, **small, decay=False, seed=3))
+    state, pool = initial_state(setup), jax.tree.map(jnp.asarray, random_pool("omniglot", classes=6, count=4))
+    mesh, pieces = parallel.task_mesh(), (setup.learner, setup.tasks.sample, small["meta_batch"])
+    alone, report = jax.jit(meta.trainer(*pieces), static_argnums=1)(state, 3, *pool)
+    program = jax.jit(parallel.trainer(*pieces, mesh), static_argnums=1)
+    spread, spread_report = parallel.here(
+        program(parallel.everywhere(mesh, state), 3, *parallel.everywhere(mesh, pool))
+    )
+    return {
+        "moved": moved(alone, state),
+        "difference": difference(spread, alone),
+        "report": report_difference(spread_report, report),
+    }
+
+
 def by_layer(name):
     setup, state, meta_batch = made(CASES[name])
     mesh = parallel.task_mesh()
@@ -174,7 +194,7 @@ def draws():
 
 def main(names):
     found = {}
-    kinds = {"draws": lambda of: draws(), "by-layer": by_layer, "row": row}
+    kinds = {"draws": lambda of: draws(), "by-layer": by_layer, "row": row, "images": pictures}
     for name in names:
         kind, _, of = name.partition(":")
         found[name] = kinds[kind](of) if kind in kinds else case(name)

@@ -11,13 +11,26 @@ import pytest
 from matplotlib.figure import Figure
 
 import experiments
-from experiments import few_shot, few_shot_report, images, miniimagenet, omniglot, paper, study
+from experiments import (
+    calibration,
+    few_shot,
+    few_shot_report,
+    images,
+    inner_optimisers,
+    miniimagenet,
+    omniglot,
+    paper,
+    study,
+    time_to_accuracy,
+)
 from experiments.images import PROTOCOLS, Variant, setting_of
 from experiments.report.beside.line import Value, compared
 from experiments.report.verdicts import AGREES, BETTER, WORSE
 from metaprior import data
 from metaprior.classes import ClassScores
 from metaprior.data import Images, ImageSet
+from metaprior.evaluation import calibrate_steps, scores
+from metaprior.training import initial_state
 
 STUDIES = ("omniglot", "miniimagenet", "calibration", "inner-optimisers", "time-to-accuracy")
 
@@ -126,6 +139,94 @@ def test_fresh_forgets_the_trainings_of_the_study_alone():
         folder.mkdir(parents=True)
     omniglot.STUDY.forget(settings)
     assert not mine.exists() and other.exists()
+
+
+@pytest.mark.usefixtures("small_omniglot")
+def test_a_look_at_a_training_says_what_two_programs_say(monkeypatch):
+    """The slow way: fit the temperature in one program, score in another, both anew for every state."""
+    monkeypatch.setattr(time_to_accuracy, "CALIBRATED", 5)
+    variant = Variant("gem-bml+last-layer", {}, {"filters": 2, "queries": 1})
+    setup = images.set_up(variant, tasks="omniglot", setting="3w1s", iterations=1, protocol=PROTOCOLS["strict"])
+    states = [initial_state(setup, seed) for seed in range(2)]
+    look, at = time_to_accuracy.looker(setup, states[0], 7), (images.TEST_STEPS,)
+    found = [look(state) for state in states]
+    assert len(set(found)) == 2, "another state, another answer"
+    asked = {"num_tasks": 7, "seed": images.JUDGED_SEED["validation"], "split": "validation"}
+    for state, accuracy in zip(states, found, strict=True):
+        fitted = calibrate_steps(setup, state, at=at, num_tasks=5)
+        slow = scores(setup, state, fitted, at=at, **asked)
+        assert accuracy == pytest.approx(100 * float(slow.accuracy.mean()), abs=1e-9)
+
+
+@pytest.mark.usefixtures("small_omniglot")
+def test_all_looks_at_a_training_are_traced_once(monkeypatch):
+    """What is looked at is the number of the iteration, so that looks can be told apart."""
+    traced = []
+
+    def asked(setup, state, **options):
+        traced.append(options["num_tasks"])
+        return ClassScores(*(state.iteration / 100 * jnp.ones((options["num_tasks"], 1)) for _ in ClassScores._fields))
+
+    monkeypatch.setattr(time_to_accuracy, "calibrated_class_scores", asked)
+    settings = replace(tiny("time-to-accuracy"), iterations=6, looks=3, goal=3.9)
+    cell = time_to_accuracy.cells(settings)[0]
+    found = time_to_accuracy.measure(settings, cell)
+    np.testing.assert_allclose(found["curves"][cell[0]]["accuracy"], [2.0, 4.0, 6.0])
+    assert found["rows"][0]["mean"] == found["curves"][cell[0]]["seconds"][1], (
+        "the second look is the first at the goal"
+    )
+    assert traced == [settings.validation]
+
+
+@pytest.mark.usefixtures("small_omniglot")
+def test_fresh_forgets_the_trainings_of_inner_optimisers():
+    settings = replace(tiny("inner-optimisers"), steps=(1, 5))
+    folders = [
+        images.state_folder(*inner_optimisers.sweep(settings, cell)) for cell in inner_optimisers.cells(settings)
+    ]
+    other = images.state_folder(*inner_optimisers.sweep(settings, ("adam, fresh for each task", "1")))
+    for folder in (*folders, other):
+        folder.mkdir(parents=True)
+    inner_optimisers.STUDY.forget(settings)
+    assert len(folders) == 4 and not any(folder.exists() for folder in folders) and other.exists()
+
+
+@pytest.mark.usefixtures("small_omniglot")
+def test_fresh_forgets_the_trainings_that_calibration_judges():
+    """Those are trainings of few-shot images, under their own seeds: of a method that is not judged they stay."""
+    settings = tiny("calibration")
+    trained = replace(settings.trained, seeds=settings.seeds)
+    mine, other = (
+        images.state_folder(few_shot.put(trained, cell), few_shot.seeds_of(trained, cell))
+        for cell in (("5w1s", "best", name) for name in (settings.methods[0], "maml"))
+    )
+    for folder in (mine, other):
+        folder.mkdir(parents=True)
+    calibration.STUDY.forget(settings)
+    assert not mine.exists() and other.exists()
+
+
+def optimised(*measured):
+    """Results of inner optimisers with these cells of four: (optimiser, steps, accuracy)."""
+    rows = [
+        study.row(setting=f"5w1s, {steps} step{'s' * (steps > 1)} in training", method=name, metric="accuracy, paper",
+                  mean=mean, ci95=1.0)
+        for name, steps, mean in measured
+    ]  # fmt: skip
+    told = {"optimisers": ["sgd", "natural"], "steps": [1, 5], "tasks": "omniglot", "setting": "5w1s"}
+    curves = {f"{name}/{steps}": {"best": 0.1, "rates": {"0.1": 90.0}} for name, steps, _ in measured}
+    return {"settings": told, "rows": rows, "curves": curves}
+
+
+def test_inner_optimisers_that_are_missing_are_left_out():
+    given = optimised(("sgd", 1, 90.0), ("natural", 1, 80.0), ("natural", 5, 95.0))
+    bars = inner_optimisers.figure(given).axes[0].patches
+    middle = {round(bar.get_y() + bar.get_height() / 2, 6): bar.get_width() for bar in bars}
+    assert middle == {-0.2: 90.0, 0.8: 80.0, 1.2: 95.0}, "where they are when nothing is missing"
+    said = inner_optimisers.remarks(given)
+    assert said[0] == "Best: natural (5w1s, 5 steps in training), 95.00 ± 1.00 %." and "sgd with 5" not in said[1]
+    nothing = optimised()
+    assert not inner_optimisers.figure(nothing).axes[0].patches and inner_optimisers.remarks(nothing) == []
 
 
 def test_settings_have_the_names_of_the_literature():

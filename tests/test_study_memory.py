@@ -86,3 +86,22 @@ def test_figure_shows_every_method_and_no_time_where_there_is_none():
     assert len(compute_memory.figure(untimed).axes[1].lines) == 0
     assert not any("Milliseconds" in sentence for sentence in compute_memory.remarks(untimed))
     assert {row["setting"] for row in compute_memory.shown(given)} == {"1 steps", "10 steps"}
+
+
+def test_cells_that_are_missing_are_left_out():
+    """Whose ends are measured is judged; one number of steps alone says nothing of growth."""
+    given = results({"gem-bml+": (8e6, 10e6, 10.2e6), "reptile": (8e6, 10e6, 12e6), "maml": (10e6, 12e6, 28e6)})
+    for gone in ("gem-bml+/10", "reptile/1", "reptile/10", "maml/1"):
+        del given["curves"][gone]
+    said = compute_memory.remarks(given)
+    assert said[0].startswith("gem-bml+: memory changes by +25.0 % from 1 to 2 steps")
+    assert said[1].startswith("maml: memory changes by +133.3 % from 2 to 10 steps, 2 MB a step;")
+    assert len(said) == 3 and "32 tasks" in said[2], "nobody has the seconds of both ends"
+    drawn = compute_memory.figure(given)
+    assert [len(np.asarray(line.get_xdata())) for line in drawn.axes[0].lines] == [2, 1, 2]
+    assert drawn.get_suptitle() == "Memory from 2 to 10 inner steps: the same for none;\ngrows for maml ×2.3"
+
+
+def test_nothing_measured_is_a_figure_without_lines():
+    given = results({"maml": (10e6, 12e6, 28e6)}) | {"rows": [], "curves": {}}
+    assert not compute_memory.figure(given).axes[0].lines and len(compute_memory.remarks(given)) == 1
