@@ -184,13 +184,15 @@ def _hypothesis(results: study.Results) -> str:
         )
         settled = abs(trust - own) > (own_ci95 or 0) + (trust_ci95 or 0)
         agrees = "as the paper finds" if (trust - own) * PAPER[name] > 0 else "other than the paper finds"
-        share = (trust - before) / (own - before) if own > before else float("nan")
-        found_here.append((around, trust - own, share))
+        reached = ""
+        if own > before:  # or else there is no gain to have a share of
+            share = (trust - before) / (own - before)
+            found_here.append((around, trust - own, share))
+            reached = f"to {100 * share:.0f} % of what plain updates gain, "
         parts.append(
             f"{name}: a first update of GEM-BML+ goes a KL of {first:.2g} ({first / BOUND:.2g} times the bound), adapted "
             f"policies lie {around:.2g} around their mean, and trust regions change the last return by {trust - own:+.3g}, "
-            f"to {100 * share:.0f} % of what plain updates gain, "
-            f"{agrees if settled else 'which settles nothing, the intervals overlap'}"
+            f"{reached}{agrees if settled else 'which settles nothing, the intervals overlap'}"
         )
     hypothesis = (
         "The paper supposes that trust regions help where adapted policies lie close together (A* is small) and hold back where "

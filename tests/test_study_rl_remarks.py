@@ -63,6 +63,19 @@ def test_the_hypothesis_on_trust_regions_is_told_with_the_spread_and_held_agains
     assert "+2.5, other than the paper finds" in rl_remarks._hypothesis(results)
     results["rows"][-1]["ci95"] = 3.0
     assert "+2.5, which settles nothing, the intervals overlap" in rl_remarks._hypothesis(results)
+    for row in results["rows"]:
+        if (row["setting"], row["method"], row["metric"]) == (rl.RETURNS, "gem-bml+", "return after 0"):
+            row["mean"] = -10.0
+    assert "+2.5, to 125 % of what plain updates gain, which settles" in rl_remarks._hypothesis(results)
+
+
+def test_where_trust_regions_help_is_said_of_several_worlds_by_shares_of_the_gain():
+    """(spread, change, share) of each world."""
+    assert not rl_remarks._where_they_help([(1.0, 2.0, 1.5)])
+    (worse,) = rl_remarks._where_they_help([(3.0, -5.0, 0.1), (1.0, -1.0, 0.9), (2.0, -9.0, 0.4)])
+    assert "they help nowhere" in worse and "falls with that spread, as supposed" in worse
+    (mixed,) = rl_remarks._where_they_help([(3.0, 5.0, 1.1), (1.0, -1.0, 0.9)])
+    assert "they help in 1 of 2" in mixed and "does not fall with that spread" in mixed
 
 
 def test_rows_that_look_further_are_told_beside_their_peers_and_rates_at_an_end_are_named():
