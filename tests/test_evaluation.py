@@ -125,7 +125,11 @@ def test_batches_are_filled_up_and_give_what_each_key_gives(size):
 
 @pytest.mark.parametrize(
     ("views", "inductive", "pixels"),
-    [pytest.param(False, False, 10**9, marks=pytest.mark.slow), (True, False, 3_000), (False, True, 1)],
+    [
+        pytest.param(False, False, 10**9, marks=pytest.mark.slow),
+        (True, False, 3_000),
+        pytest.param(False, True, 1, marks=pytest.mark.slow),
+    ],
 )
 def test_calibration_and_scores_in_one_program_are_those_of_two(monkeypatch, views, inductive, pixels):
     """Validation classes and those that are asked are of different number; batches of all, of some, of one."""

@@ -59,7 +59,7 @@ def softmax(logits):
 @pytest.mark.parametrize(
     ("classes", "transductive"),
     [
-        (3, False),
+        pytest.param(3, False, marks=pytest.mark.slow),
         (2, True),
         *(pytest.param(*case, marks=pytest.mark.slow) for case in ((2, False), (20, False), (20, True))),
     ],

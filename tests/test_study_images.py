@@ -142,6 +142,7 @@ def test_fresh_forgets_the_trainings_of_the_study_alone():
     assert not mine.exists() and other.exists()
 
 
+@pytest.mark.slow  # test_evaluation.py says so of what it calls
 @pytest.mark.usefixtures("small_omniglot")
 def test_a_look_at_a_training_says_what_two_programs_say(monkeypatch):
     """The slow way: fit the temperature in one program, score in another, both anew for every state."""
