@@ -7,7 +7,6 @@ Test classes are cut in two halves that share none: the θᵢ come from tasks of
 metaprior reproduce a-star-omniglot --data-dir FOLDER
 """
 
-import shutil
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -73,7 +72,7 @@ def rests_on(settings: Settings, cell: study.Cell) -> dict[str, Any]:
 def forget(settings: Settings) -> None:
     """Throw away the trainings that are kept."""
     for cell in cells(settings):
-        shutil.rmtree(images.state_folder(put(settings, cell), settings.seeds), ignore_errors=True)
+        images.forget(put(settings, cell), settings.seeds)
 
 
 def measure(settings: Settings, cell: study.Cell) -> study.Results:

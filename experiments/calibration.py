@@ -3,7 +3,6 @@
 metaprior reproduce calibration --data-dir FOLDER        # uses the trainings of `miniimagenet` where they are kept
 """
 
-import shutil
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -97,8 +96,7 @@ def forget(settings: Settings) -> None:
     """Throw away the trainings that are kept: those that are judged, which `miniimagenet` would use, too."""
     for cell in cells(settings):
         trained_as, at = _training(settings, cell)
-        folder = images.state_folder(few_shot.put(trained_as, at), few_shot.seeds_of(trained_as, at))
-        shutil.rmtree(folder, ignore_errors=True)
+        images.forget(few_shot.put(trained_as, at), few_shot.seeds_of(trained_as, at))
 
 
 def by_task(found: ClassScores, num_bins: int) -> np.ndarray:

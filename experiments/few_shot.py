@@ -3,7 +3,6 @@
 The studies `omniglot` and `miniimagenet` are this one on two sets of images.
 """
 
-import shutil
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any
@@ -170,7 +169,7 @@ def decides(settings: Settings) -> Settings:
 def forget(settings: Settings) -> None:
     """Throw away the trainings that are kept."""
     for cell in cells(settings):
-        shutil.rmtree(images.state_folder(put(settings, cell), seeds_of(settings, cell)), ignore_errors=True)
+        images.forget(put(settings, cell), seeds_of(settings, cell))
 
 
 def variant_of(settings: Settings, cell: study.Cell) -> Variant:

@@ -6,7 +6,6 @@ metaprior reproduce image-search --scale smoke --data-dir FOLDER
 The winners are the defaults of the command line (`metaprior.recipes`). No image of a test class is looked at.
 """
 
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -116,7 +115,7 @@ def decides(settings: Settings) -> Settings:
 def forget(settings: Settings) -> None:
     """Throw away the trainings that are kept."""
     for cell in cells(settings):
-        shutil.rmtree(images.state_folder(*sweep(settings, cell)), ignore_errors=True)
+        images.forget(*sweep(settings, cell))
 
 
 def measure(settings: Settings, cell: study.Cell) -> study.Results:

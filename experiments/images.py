@@ -1,6 +1,7 @@
 """Training and judging a method on images, all seeds in one program: what the studies of few-shot classification share."""
 
 import json
+import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -217,6 +218,11 @@ def state_folder(setup: Setup | Sweep, seeds: Sequence[int]) -> Path:
     what = json.dumps([who if isinstance(setup, Sweep) else who[0], list(seeds)], sort_keys=True)
     name = f"{settings.tasks}-{settings.ways}w{settings.shots}s-{settings.method}"
     return STATES / f"{name}-{sha256(what.encode()).hexdigest()[:16]}"
+
+
+def forget(setup: Setup | Sweep, seeds: Sequence[int]) -> None:
+    """Throw a training away that is kept."""
+    shutil.rmtree(state_folder(setup, seeds), ignore_errors=True)
 
 
 # Validation tasks are judged apart from those that temperatures are fitted on.

@@ -3,7 +3,6 @@
 metaprior reproduce inner-optimisers --data-dir FOLDER
 """
 
-import shutil
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -87,7 +86,7 @@ def decides(settings: Settings) -> Settings:
 def forget(settings: Settings) -> None:
     """Throw away the trainings that are kept."""
     for cell in cells(settings):
-        shutil.rmtree(images.state_folder(*sweep(settings, cell)), ignore_errors=True)
+        images.forget(*sweep(settings, cell))
 
 
 def rates_of(settings: Settings, name: str) -> list[float]:

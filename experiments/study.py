@@ -332,7 +332,10 @@ def load(name: str, folder: Path = RESULTS) -> Results:
     path = folder / f"{name}.json"
     if not path.exists():
         raise ValueError(f"there are no results of {name} in {folder}: run metaprior reproduce {name}")
-    return json.loads(path.read_text())
+    try:
+        return json.loads(path.read_text())
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{path} is no whole results file ({error}): mend it, or move it away") from None
 
 
 def module_of(name: str) -> str:

@@ -240,6 +240,9 @@ def test_a_write_that_fails_leaves_the_old_file_and_no_other(tmp_path, monkeypat
 def test_results_that_are_missing_say_how_to_get_them(tmp_path):
     with pytest.raises(ValueError, match=r"no results of tiny in .*: run metaprior reproduce tiny"):
         study.load("tiny", tmp_path)
+    (tmp_path / "tiny.json").write_text('{"rows": [\n<<<<<<< HEAD\n')
+    with pytest.raises(ValueError, match=r"tiny.json is no whole results file .*: mend it, or move it away"):
+        study.load("tiny", tmp_path)
 
 
 def test_studies_are_found_by_name():

@@ -69,6 +69,11 @@ class Timed(NamedTuple):
         """For people."""
         return f"{self.per_second:,.0f} environment steps / s"
 
+    @property
+    def curve(self) -> dict[str, Any]:
+        """What rows are made of."""
+        return {"steps": self.steps, "seconds": self.seconds, "first": self.first}
+
 
 class Apart(NamedTuple):
     """How far an engine of half-cheetah is from MuJoCo's own."""
@@ -76,8 +81,6 @@ class Apart(NamedTuple):
     batch: str
     differences: list[float]  # the largest of each observation after a single step from the same state
     seconds: list[float]  # of comparing
-    steps: int = 0
-    first: float | None = None
 
     @property
     def numbers(self) -> dict[str, float]:
@@ -88,6 +91,11 @@ class Apart(NamedTuple):
     def words(self) -> str:
         """For people."""
         return f"apart by {max(self.differences):.2g} at most, {statistics.median(self.differences):.2g} in the median"
+
+    @property
+    def curve(self) -> dict[str, Any]:
+        """What rows are made of."""
+        return {"differences": self.differences}
 
 
 def time_rollouts(name: str, scale: Scale) -> Timed:
@@ -180,14 +188,7 @@ def record(found: dict[str, Timed | Apart], command: str) -> dict[str, Any]:
              "mean": value, "ci95": None, **origin}
             for metric, value in timed.numbers.items()
         ]  # fmt: skip
-    curves = {
-        f"{name}: {timed.batch}; {after['hardware']}": {
-            "steps": timed.steps,
-            "seconds": timed.seconds,
-            "first": timed.first,
-        }
-        for name, timed in found.items()
-    }
+    curves = {f"{name}: {timed.batch}; {after['hardware']}": timed.curve for name, timed in found.items()}
     return {"settings": {"jax": jax.__version__}, "rows": made, "curves": curves}
 
 
