@@ -27,6 +27,7 @@ NAMES = (
     "rl-navigation",
     "rl-cheetah-velocity",
     "rl-cheetah-direction",
+    "rl-step-sizes",
     "estimator-defaults",
     "fertility",
     "mixed-model",

@@ -29,6 +29,7 @@ from experiments.rl_settings import (
     rounded,
 )
 from experiments.rl_training import Plan
+from metaprior.evaluation import TEST_SEED
 from metaprior.meta import State
 from metaprior.rl.rollouts import Rollouts
 from metaprior.rl.setup import RLSetup
@@ -139,19 +140,19 @@ def measure(settings: Settings, cell: study.Cell) -> study.Results:
     return {"rows": rows_of(settings, name, found, by_trust), "curves": {name: curve}}
 
 
-def judged(settings: Settings, setup: RLSetup, states: State) -> rl_measures.Found:
-    """What every seed's prior leads to on the test tasks, which are the same for all."""
+def judged(settings: Settings, setup: RLSetup, states: State, *, seed: int = TEST_SEED) -> rl_measures.Found:
+    """What every seed's prior leads to on the test tasks, which are the same for all; another `seed`, other tasks."""
     num_tasks, count = settings.test
 
     @jax.jit
     def one(state):
         return rl_measures.explore(
-            setup, state, updates=settings.updates, num_tasks=num_tasks, count=count, drawn=settings.drawn
+            setup, state, updates=settings.updates, num_tasks=num_tasks, count=count, drawn=settings.drawn, seed=seed
         )
 
     found = [
-        jax.tree.map(np.asarray, one(jax.tree.map(lambda leaf, seed=seed: leaf[seed], rl_training.bare(states))))
-        for seed in range(len(settings.seeds))
+        jax.tree.map(np.asarray, one(jax.tree.map(lambda leaf, place=place: leaf[place], rl_training.bare(states))))
+        for place in range(len(settings.seeds))
     ]
     return jax.tree.map(lambda *leaves: np.stack(leaves), *found)
 

@@ -36,7 +36,15 @@ class Found(NamedTuple):
 
 
 def explore(
-    setup: RLSetup, state: State, *, updates: int, num_tasks: int, count: int, drawn: int, trajectories: int = 2
+    setup: RLSetup,
+    state: State,
+    *,
+    updates: int,
+    num_tasks: int,
+    count: int,
+    drawn: int,
+    trajectories: int = 2,
+    seed: int = TEST_SEED,
 ) -> Found:
     """Adapt to test tasks, and live in them after every update.
 
@@ -50,8 +58,9 @@ def explore(
         count: trajectories of each update, and of each mean.
         drawn: tasks whose trajectories are kept.
         trajectories: how many of each.
+        seed: which tasks.
     """
-    keys = task_keys(jax.random.key(TEST_SEED), num_tasks)
+    keys = task_keys(jax.random.key(seed), num_tasks)
     environment, policy, family = setup.environment, setup.policy, setup.learner.cell.family
 
     def one(key):

@@ -35,7 +35,12 @@ def _updates(results: study.Results) -> range:
     return range(1, results["settings"]["updates"] + 1)
 
 
-def _times(count: int) -> str:
+def times(count: int) -> str:
+    """In words.
+
+    >>> times(1), times(3)
+    ('1 update', '3 updates')
+    """
     return f"{count} update{'' if count == 1 else 's'}"
 
 
@@ -54,7 +59,7 @@ def _control(results: study.Results) -> list[str]:
             if ours[0] > control[0]
             else "are apart, GEM-BML+ below"
         )
-        parts.append(f"after {_times(count)} {_number(*ours)} against {_number(*control)}, the intervals {which}")
+        parts.append(f"after {times(count)} {number(*ours)} against {number(*control)}, the intervals {which}")
     return [f"GEM-BML+ and the control that is trained without adaptation: {'; '.join(parts)}."] if parts else []
 
 
@@ -113,11 +118,12 @@ def _difference(results: study.Results, one: str, other: str, count: int) -> str
         return None
     mean, ci95 = found
     if not np.isfinite(mean):
-        return f"after {_times(count)} some task ran away"
-    return f"{_number(mean, ci95, signed=True)} after {_times(count)} ({_verdict(mean, ci95)})"
+        return f"after {times(count)} some task ran away"
+    return f"{number(mean, ci95, signed=True)} after {times(count)} ({verdict(mean, ci95)})"
 
 
-def _verdict(mean: float, ci95: float) -> str:
+def verdict(mean: float, ci95: float) -> str:
+    """Of a difference in returns, whose interval may hold zero."""
     return "not apart" if abs(mean) <= ci95 else "better" if mean > 0 else "worse"
 
 
@@ -142,7 +148,7 @@ def _scratch(results: study.Results) -> list[str]:
     return (
         [
             f"From fresh weights, with Adam at {curve['number']:g}, a policy for one task needs {', '.join(parts)}, where "
-            f"{_times(last)} of a prior take {last * each:,} steps of that task; it comes to {means[-1]:.3g} in the end. "
+            f"{times(last)} of a prior take {last * each:,} steps of that task; it comes to {means[-1]:.3g} in the end. "
             "It is looked at after a few numbers of updates, so these are upper ends."
         ]
         if parts
@@ -157,7 +163,7 @@ def _trust(results: study.Results) -> list[str]:
         gains = []
         for count in dict.fromkeys((1, last)):
             if (found := by_trust(curve, count)) is not None:
-                gains.append(f"{_number(*found, signed=True)} after {_times(count)} ({_verdict(*found)})")
+                gains.append(f"{number(*found, signed=True)} after {times(count)} ({verdict(*found)})")
         if not gains:
             continue
         parts.append(f"{name} {', '.join(gains)}")
@@ -274,5 +280,10 @@ def _listed(words: str, parts: Sequence[str]) -> str:
     return f"{words}{', '.join(parts)}" if parts else ""
 
 
-def _number(mean: float, ci95: float, *, signed: bool = False) -> str:
+def number(mean: float, ci95: float, *, signed: bool = False) -> str:
+    """With its interval, a difference with its sign.
+
+    >>> number(1.5, 0.25, signed=True)
+    '+1.50 ± 0.25'
+    """
     return f"{mean:{'+' if signed else ''}.2f} ± {ci95:.2f}"

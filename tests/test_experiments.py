@@ -19,6 +19,7 @@ from metaprior.training import initial_state, require_stable
 IMAGES = ("omniglot", "miniimagenet", "calibration", "inner-optimisers", "time-to-accuracy")  # see test_study_images
 IMAGES += ("image-search", "a-star-omniglot")  # see test_study_image_search and test_study_a_star_omniglot
 RL = ("rl-navigation", "rl-cheetah-velocity", "rl-cheetah-direction")  # see test_study_rl
+STEPS = "rl-step-sizes"  # see test_study_rl_steps
 
 
 # What others show as well: these train the methods of `sinusoid-default` on other tasks or with other numbers of steps.
@@ -31,7 +32,7 @@ FEWER = {"sinusoid-default": {"methods": ("gem-bml+last-layer",)}}
 SMOKE = [
     pytest.param(name, marks=pytest.mark.slow if name in LONG else ())
     for name in experiments.NAMES
-    if name not in (*IMAGES, *RL)
+    if name not in (*IMAGES, *RL, STEPS)
 ]
 
 
