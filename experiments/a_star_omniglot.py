@@ -69,10 +69,9 @@ def rests_on(settings: Settings, cell: study.Cell) -> dict[str, Any]:
     return images.identity(put(settings, cell))
 
 
-def forget(settings: Settings) -> None:
-    """Throw away the trainings that are kept."""
-    for cell in cells(settings):
-        images.forget(put(settings, cell), settings.seeds)
+def forget(settings: Settings, cell: study.Cell) -> None:
+    """Throw away the training that is kept."""
+    images.forget(put(settings, cell), settings.seeds)
 
 
 def measure(settings: Settings, cell: study.Cell) -> study.Results:

@@ -93,11 +93,9 @@ def decides(settings: Settings) -> Settings:
     return replace(settings, methods=(), trained=few_shot.decides(settings.trained))
 
 
-def forget(settings: Settings) -> None:
-    """Throw away the trainings that are kept: those that are judged, which `miniimagenet` would use, too."""
-    for cell in cells(settings):
-        trained_as, at = _training(settings, cell)
-        images.forget(few_shot.put(trained_as, at), few_shot.seeds_of(trained_as, at))
+def forget(settings: Settings, cell: study.Cell) -> None:
+    """Throw away the training that is judged, which `miniimagenet` would use, too."""
+    few_shot.forget(*_training(settings, cell))
 
 
 def by_task(found: ClassScores, num_bins: int) -> np.ndarray:

@@ -166,10 +166,9 @@ def decides(settings: Settings) -> Settings:
     return replace(settings, settings=(), iterations=0, methods=(), others=(), literal=(), aside=(), shortened=())
 
 
-def forget(settings: Settings) -> None:
-    """Throw away the trainings that are kept."""
-    for cell in cells(settings):
-        images.forget(put(settings, cell), seeds_of(settings, cell))
+def forget(settings: Settings, cell: study.Cell) -> None:
+    """Throw away the training that is kept."""
+    images.forget(put(settings, cell), seeds_of(settings, cell))
 
 
 def variant_of(settings: Settings, cell: study.Cell) -> Variant:

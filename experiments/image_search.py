@@ -112,10 +112,9 @@ def decides(settings: Settings) -> Settings:
     return replace(settings, tasks=(), methods=())
 
 
-def forget(settings: Settings) -> None:
+def forget(settings: Settings, cell: study.Cell) -> None:
     """Throw away the trainings that are kept."""
-    for cell in cells(settings):
-        images.forget(*sweep(settings, cell))
+    images.forget(*sweep(settings, cell))
 
 
 def measure(settings: Settings, cell: study.Cell) -> study.Results:

@@ -83,10 +83,9 @@ def decides(settings: Settings) -> Settings:
     return replace(settings, optimisers=(), steps=())
 
 
-def forget(settings: Settings) -> None:
+def forget(settings: Settings, cell: study.Cell) -> None:
     """Throw away the trainings that are kept."""
-    for cell in cells(settings):
-        images.forget(*sweep(settings, cell))
+    images.forget(*sweep(settings, cell))
 
 
 def rates_of(settings: Settings, name: str) -> list[float]:

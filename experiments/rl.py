@@ -67,12 +67,10 @@ def decides(settings: Settings) -> Settings:
     return replace(settings, methods=(), iterations=0, shortened=(), factors=(), bounds=())
 
 
-def forget(settings: Settings) -> None:
+def forget(settings: Settings, cell: study.Cell) -> None:
     """Throw away the trainings that are kept."""
-    for (name,) in cells(settings):
-        if name != SCRATCH:
-            for folder in _folders(settings, name):
-                shutil.rmtree(folder, ignore_errors=True)
+    for folder in _folders(settings, cell[0]) if cell[0] != SCRATCH else ():
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _folders(settings: Settings, name: str) -> list[Path]:

@@ -32,7 +32,7 @@ class Settings:
     """Of the trainings, those whose priors are asked."""
     rates: tuple[float, ...] = (0.03, 0.1, 0.3, 1.0)
     """Of plain steps; the priors were trained with 0.1."""
-    bounds: tuple[float, ...] = (0.01, 0.1, 1.0)
+    bounds: tuple[float, ...] = (0.01, 0.1, 1.0, 10.0)
     """Of trust-region steps, on the KL."""
     tasks: tuple[int, int] = (40, 40)
     """Their number, and trajectories of each update and mean."""

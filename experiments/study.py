@@ -50,7 +50,8 @@ class Study(NamedTuple):
     remarks: Callable[[Results], list[str]]  # honest sentences; their numbers come from the results
     # the rows of the table for people
     shown: Callable[[Results], list[dict[str, Any]]] = lambda results: results["rows"]
-    forget: Callable[[Any], None] = lambda settings: None  # what a study keeps besides its cells, thrown away
+    # What is kept of a cell besides its results, thrown away.
+    forget: Callable[[Any, Cell], None] = lambda settings, cell: None
     # What decides the outcome of a cell besides the settings, for JSON: where it changes, a kept cell no longer counts.
     rests_on: Callable[[Any, Cell], Any] = lambda settings, cell: None
     # The settings without what only says which cells there are: a cell that is added leaves the kept ones alone.
@@ -248,10 +249,10 @@ def _print(study: Study, settings: Any, cell: Cell) -> str:
     return sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def forget(study: Study, settings: Any, keep: Path) -> None:
-    """Delete the kept cells of these settings; those of other settings stay."""
-    study.forget(settings)
-    for cell in study.cells(settings):
+def forget(study: Study, settings: Any, keep: Path, only: Callable[[Cell], bool] = lambda cell: True) -> None:
+    """Delete what is kept of the cells of these settings, or only of some; those of other settings stay."""
+    for cell in filter(only, study.cells(settings)):
+        study.forget(settings, cell)
         _place(study, settings, cell, keep).unlink(missing_ok=True)
 
 

@@ -153,6 +153,14 @@ def test_fresh_measures_anew_and_leaves_other_settings_alone(tiny):
     assert len(tiny) == 12
 
 
+def test_fresh_with_a_setting_measures_that_alone_anew(tiny):
+    main(["reproduce", "tiny"])
+    main(["reproduce", "tiny", "--fresh", "--setting", "hard"])
+    assert tiny[4:] == [("hard", "maml"), ("hard", "gem-bml+")]
+    main(["reproduce", "tiny"])
+    assert len(tiny) == 6, "what is easy is still kept"
+
+
 def test_a_cell_that_fails_says_so_and_the_others_are_kept(tiny, monkeypatch, capsys):
     with monkeypatch.context() as patch:
         register(patch, TINY._replace(scales={"full": tiny_study.Settings(fail="gem-bml+")}))

@@ -167,7 +167,7 @@ def test_what_is_kept_rests_on_the_recipe(monkeypatch, tmp_path):
     mine = images.state_folder(a_star_omniglot.put(SETTINGS, cell), SETTINGS.seeds)
     for folder in (mine, other := tmp_path / "another"):
         folder.mkdir()
-    STUDY.forget(SETTINGS)
+    study.forget(STUDY, SETTINGS, tmp_path)
     assert not mine.exists() and other.exists()
 
 

@@ -203,12 +203,12 @@ def test_a_search_does_not_move_when_its_result_is_taken(monkeypatch):
 
 
 @pytest.mark.usefixtures("no_test_classes")
-def test_fresh_forgets_the_trainings_of_the_study_alone():
+def test_fresh_forgets_the_trainings_of_the_study_alone(tmp_path):
     mine = images.state_folder(*image_search.sweep(SMOKE, image_search.cells(SMOKE)[0]))
     other = images.state_folder(*image_search.sweep(replace(SMOKE, factors=(2.0,)), image_search.cells(SMOKE)[0]))
     for folder in (mine, other):
         folder.mkdir(parents=True)
-    STUDY.forget(SMOKE)
+    study.forget(STUDY, SMOKE, tmp_path)
     assert not mine.exists() and other.exists()
 
 

@@ -131,14 +131,14 @@ def test_seeds_side_by_side_are_seeds_alone():
 
 
 @pytest.mark.usefixtures("small_omniglot")
-def test_fresh_forgets_the_trainings_of_the_study_alone():
+def test_fresh_forgets_the_trainings_of_the_study_alone(tmp_path):
     settings = replace(tiny("omniglot"), literal=())
     cell = few_shot.cells(settings)[0]
     mine = images.state_folder(few_shot.put(settings, cell), few_shot.seeds_of(settings, cell))
     other = mine.with_name("another")
     for folder in (mine, other):
         folder.mkdir(parents=True)
-    omniglot.STUDY.forget(settings)
+    study.forget(omniglot.STUDY, settings, tmp_path)
     assert not mine.exists() and other.exists()
 
 
@@ -181,7 +181,7 @@ def test_all_looks_at_a_training_are_traced_once(monkeypatch):
 
 
 @pytest.mark.usefixtures("small_omniglot")
-def test_fresh_forgets_the_trainings_of_inner_optimisers():
+def test_fresh_forgets_the_trainings_of_inner_optimisers(tmp_path):
     settings = replace(tiny("inner-optimisers"), steps=(1, 5))
     folders = [
         images.state_folder(*inner_optimisers.sweep(settings, cell)) for cell in inner_optimisers.cells(settings)
@@ -189,12 +189,14 @@ def test_fresh_forgets_the_trainings_of_inner_optimisers():
     other = images.state_folder(*inner_optimisers.sweep(settings, ("adam, fresh for each task", "1")))
     for folder in (*folders, other):
         folder.mkdir(parents=True)
-    inner_optimisers.STUDY.forget(settings)
-    assert len(folders) == 4 and not any(folder.exists() for folder in folders) and other.exists()
+    study.forget(inner_optimisers.STUDY, settings, tmp_path, only=lambda cell: cell[1] == "5")
+    assert [folder.exists() for folder in folders] == [True, False, True, False], "the others were not asked for"
+    study.forget(inner_optimisers.STUDY, settings, tmp_path)
+    assert not any(folder.exists() for folder in folders) and other.exists()
 
 
 @pytest.mark.usefixtures("small_omniglot")
-def test_fresh_forgets_the_trainings_that_calibration_judges():
+def test_fresh_forgets_the_trainings_that_calibration_judges(tmp_path):
     """Those are trainings of few-shot images, under their own seeds: of a method that is not judged they stay."""
     settings = tiny("calibration")
     trained = replace(settings.trained, seeds=settings.seeds)
@@ -204,7 +206,7 @@ def test_fresh_forgets_the_trainings_that_calibration_judges():
     )
     for folder in (mine, other):
         folder.mkdir(parents=True)
-    calibration.STUDY.forget(settings)
+    study.forget(calibration.STUDY, settings, tmp_path)
     assert not mine.exists() and other.exists()
 
 

@@ -321,12 +321,12 @@ def test_what_a_kept_cell_rests_on():
     assert rl._folder(settings, "maml", [1e-3]) != rl._folder(replace(settings, seeds=(0,)), "maml", [1e-3])
 
 
-def test_fresh_forgets_the_trainings_of_the_study_alone():
+def test_fresh_forgets_the_trainings_of_the_study_alone(tmp_path):
     numbers = rl.numbers_of(TINY, "gem-bml+")
     ends = [rl_training.further(numbers, end) or 0.0 for end in (numbers[0], numbers[-1])]
     mine = [rl._folder(TINY, "gem-bml+", row) for row in (numbers, *([end] for end in ends))]
     other = mine[0].with_name("another")
     for folder in (*mine, other):
         folder.mkdir(parents=True)
-    rl.forget(TINY)
+    study.forget(rl_navigation.STUDY, TINY, tmp_path)
     assert not any(folder.exists() for folder in mine) and other.exists()

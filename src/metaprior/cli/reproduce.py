@@ -187,7 +187,7 @@ def measure(
     if asked.kept:
         only = lambda cell: False
     if asked.fresh:
-        forget(study, settings, keep)
+        forget(study, settings, keep, only)
     counted = (0, 0)
     advice = lambda: f"{kept(study, asked, counted)}; {less(asked)}"
     with exhausted.explained(advice), progress(study.name) as (start, end):
