@@ -4,6 +4,7 @@ metaprior reproduce calibration --data-dir FOLDER        # uses the trainings of
 """
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -15,10 +16,13 @@ from experiments import few_shot, images, miniimagenet, study
 from experiments.paper import CALIBRATION
 from metaprior import figures, metrics
 from metaprior.classes import ClassScores
-from metaprior.evaluation import TEST_SEED, calibrate_steps, scores
+from metaprior.evaluation import TEST_SEED, class_parts, fitted_steps, scores_of_parts
+from metaprior.meta import State
 from metaprior.predict import Calibration
+from metaprior.settings import Setup
 
 SETTING = "5w1s"
+FITTED, PLAIN = "temperature fitted", "as it is"
 PAPER = {method: (printed["ECE"].mean, printed["MCE"].mean) for method, printed in CALIBRATION.items()}
 
 
@@ -66,17 +70,27 @@ def measure(settings: Settings, cell: study.Cell) -> study.Results:
     trained = images.train(few_shot.put(trained_as, at), few_shot.seeds_of(trained_as, at))
     setup = few_shot.put(trained_as, at, images.PROTOCOLS["strict"])
     state = jax.tree.map(lambda leaf: leaf[0], trained.states)
-    fitted = calibrate_steps(setup, state, at=(images.TEST_STEPS,), num_tasks=settings.validation)
-    plain = Calibration(jnp.full(1, -20.0), jnp.zeros(1))  # as it is: no temperature, no variance
     rows, curves = [], {}
-    for words, calibration in (("temperature fitted", fitted), ("as it is", plain)):
-        found = scores(
-            setup, state, calibration, at=(images.TEST_STEPS,), num_tasks=settings.test_tasks, seed=TEST_SEED
-        )
+    for words, (calibration, found) in judged(settings, setup, state).items():
         table = by_task(found, settings.num_bins)
         curves[f"{cell[0]}/{words}"] = {**reliability(table), "temperature": float(jnp.exp(calibration.log_noise[0]))}
         rows += _rows(settings, cell[0], words, table, found)
     return {"rows": rows, "curves": curves}
+
+
+def judged(settings: Settings, setup: Setup, state: State) -> dict[str, tuple[Calibration, ClassScores]]:
+    """The same answers with a temperature and without, in one program: by far the most of it is adaptation."""
+    pool, one = setup.tasks.pool, jnp.zeros(1)
+    asking = {"at": (images.TEST_STEPS,), "validation": settings.validation, "num_tasks": settings.test_tasks}
+
+    @partial(jax.jit, compiler_options=images.without_trials())
+    def run(state, known, asked):
+        own, others = class_parts(setup, state, **asking, seed=TEST_SEED, known=known, asked=asked)
+        plain = Calibration(one - 20, one, one, one, one + 1)  # as it is: no temperature, no variance
+        ways = {FITTED: fitted_steps(setup.predictor, *own), PLAIN: plain}
+        return {words: (way, scores_of_parts(setup.predictor, *others, way)) for words, way in ways.items()}
+
+    return run(state, pool("validation"), pool("test"))
 
 
 def _training(settings: Settings, cell: study.Cell) -> tuple[few_shot.Settings, study.Cell]:
@@ -121,7 +135,7 @@ def _rows(settings: Settings, method: str, words: str, table: np.ndarray, found:
     )
     again = np.array([errors(np.einsum("t,ctb->cb", w, table), settings.rare) for w in weights])
     spread = 1.96 * again.std(axis=0)
-    paper = PAPER.get(method, (None, None)) if words != "as it is" else (None, None)
+    paper = PAPER.get(method, (None, None)) if words != PLAIN else (None, None)
     nll, nll_ci95 = study.mean_and_ci(np.asarray(found.nll)[:, 0])
     accuracy, ci95 = study.mean_and_ci(100 * np.asarray(found.accuracy)[:, 0])
     numbers = {"ECE": (ece, spread[0], paper[0]), "MCE": (mce, spread[1], paper[1]), "NLL": (nll, nll_ci95, None),
@@ -141,11 +155,11 @@ def reliability(table: np.ndarray) -> dict[str, Any]:
 
 def figure(results: study.Results) -> Figure:
     """Accuracy against confidence: solid with the temperature, dotted without."""
-    names = [name for name in results["settings"]["methods"] if f"{name}/as it is" in results["curves"]]
+    names = [name for name in results["settings"]["methods"] if f"{name}/{PLAIN}" in results["curves"]]
     drawn = Figure(figsize=(3.4 * len(names) + 0.6, 4.2), layout="constrained")
     for axes, name in zip(drawn.subplots(1, len(names), squeeze=False, sharey=True)[0], names, strict=True):
         axes.plot([0, 1], [0, 1], color="0.7", linewidth=1)
-        for words, line, color in (("temperature fitted", "-", figures.BLUE), ("as it is", ":", figures.ORANGE)):
+        for words, line, color in ((FITTED, "-", figures.BLUE), (PLAIN, ":", figures.ORANGE)):
             curve = results["curves"][f"{name}/{words}"]
             enough = np.asarray(curve["count"]) >= results["settings"]["rare"]
             x, y = (np.asarray(curve[part], float)[enough] for part in ("confidence", "accuracy"))

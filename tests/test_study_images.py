@@ -31,6 +31,7 @@ from metaprior import data
 from metaprior.classes import ClassScores
 from metaprior.data import Images, ImageSet
 from metaprior.evaluation import calibrate_steps, scores
+from metaprior.predict import Calibration
 from metaprior.training import initial_state
 
 STUDIES = ("omniglot", "miniimagenet", "calibration", "inner-optimisers", "time-to-accuracy")
@@ -158,6 +159,24 @@ def test_a_look_at_a_training_says_what_two_programs_say(monkeypatch):
         fitted = calibrate_steps(setup, state, at=at, num_tasks=5)
         slow = scores(setup, state, fitted, at=at, **asked)
         assert accuracy == pytest.approx(100 * float(slow.accuracy.mean()), abs=1e-9)
+
+
+@pytest.mark.slow  # test_evaluation.py says so of what it calls
+@pytest.mark.usefixtures("small_omniglot")
+def test_probabilities_with_a_temperature_and_without_are_those_of_two_programs():
+    settings = replace(tiny("calibration"), validation=5, test_tasks=7)
+    variant = Variant("gem-bml+last-layer", {}, {"filters": 2, "queries": 1})
+    setup = images.set_up(variant, tasks="omniglot", setting="3w1s", iterations=1, protocol=PROTOCOLS["strict"])
+    state, at = initial_state(setup, 0), (images.TEST_STEPS,)
+    found = calibration.judged(settings, setup, state)
+    fitted = calibrate_steps(setup, state, at=at, num_tasks=5)
+    plain = Calibration(jnp.full(1, -20.0), jnp.zeros(1))
+    for words, expected in (("temperature fitted", fitted), ("as it is", plain)):
+        way, scored = found[words]
+        np.testing.assert_allclose(way.log_noise, expected.log_noise, rtol=1e-4)
+        slow = scores(setup, state, expected, at=at, num_tasks=7)
+        for a, b in zip(scored, slow, strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.usefixtures("small_omniglot")

@@ -128,15 +128,15 @@ def calibrate_steps(
             return first, rest, episode.query.y
 
         first, rest, targets = in_batches(one_task, keys, side_by_side(setup, at, num_tasks, pool))
-        later = _fitted(predictor, rest, targets)
+        later = fitted_steps(predictor, rest, targets)
         return later if first is None else _joined(calibrate(predictor, first, targets), later)
 
     return jax.jit(run)(state, setup.tasks.pool("validation") if pool is None else pool)
 
 
-def _fitted(predictor: Predictor, rest: Any, targets: Array) -> Calibration:
+def fitted_steps(predictor: Predictor, parts: Any, targets: Array) -> Calibration:
     """One calibration for each number of steps, of parts [tasks, steps, …]."""
-    by_step = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 1, 0), rest)
+    by_step = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 1, 0), parts)
     return jax.lax.map(lambda parts: calibrate(predictor, parts, targets), by_step)
 
 
@@ -192,7 +192,13 @@ def scores(
     return run(task_keys(jax.random.key(seed), num_tasks), setup.tasks.pool(split) if pool is None else pool)
 
 
-def calibrated_class_scores(
+def calibrated_class_scores(setup: Setup, state: State, **asking: Any) -> ClassScores:
+    """`calibrate_steps` on validation tasks and `scores` on others; what is asked is as in `class_parts`."""
+    own, others = class_parts(setup, state, **asking)
+    return scores_of_parts(setup.predictor, *others, fitted_steps(setup.predictor, *own))
+
+
+def class_parts(
     setup: Setup,
     state: State,
     *,
@@ -202,10 +208,11 @@ def calibrated_class_scores(
     seed: int,
     known: tuple,
     asked: tuple,
-) -> ClassScores:
-    """`calibrate_steps` on validation tasks and `scores` on others, in one program that adapts to both by the same instructions.
+) -> tuple[tuple[Any, Array], tuple[Any, Array]]:
+    """Predictions yet to be calibrated [tasks, steps, …] and targets [tasks, …]: of validation tasks, and of those asked for.
 
-    Adaptation is most of what there is to compile, and compiling takes longer than a thousand tasks.
+    One program adapts to both by the same instructions: adaptation is most of what there is to compile, and compiling takes
+    longer than a thousand tasks.
 
     Args:
         setup: the pieces, of classes.
@@ -235,11 +242,14 @@ def calibrated_class_scores(
     found = jax.lax.map(one_batch, (is_asked, jnp.concatenate([own, others])))
     of_first = lambda leaf: _unbatched(leaf[: len(own)], validation)
     of_rest = lambda leaf: _unbatched(leaf[len(own) :], num_tasks)
-    calibration = _fitted(predictor, *jax.tree.map(of_first, found))
+    return jax.tree.map(of_first, found), jax.tree.map(of_rest, found)
+
+
+def scores_of_parts(predictor: Predictor, parts: Any, targets: Array, calibration: Calibration) -> ClassScores:
+    """Of parts [tasks, steps, …] with a calibration for each number of steps."""
     score = lambda parts, fitted, y: class_scores(predictor.finish(parts, fitted), y)
     every_task = jax.vmap(jax.vmap(score, in_axes=(0, 0, None)), in_axes=(0, None, 0))
-    rest, targets = jax.tree.map(of_rest, found)
-    return every_task(rest, calibration, targets)
+    return every_task(parts, calibration, targets)
 
 
 def in_batches(one: Any, keys: Array, size: int) -> Any:
