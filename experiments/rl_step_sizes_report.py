@@ -12,6 +12,7 @@ from metaprior.figures import BLUE, ORANGE
 COLORS = {"plain": BLUE, "trust region": ORANGE}
 KL = "KL of the first step"
 SHORT = {"plain": "rate", "trust region": "KL"}  # what the size of a step is called
+ABOUT = 3.0  # what differs in length by less than this factor goes about as far
 Step = dict[str, Any]
 
 
@@ -41,7 +42,7 @@ def figure(results: study.Results) -> Figure:
         a_star_report.plain(axes)
     if worlds:
         drawn.axes[0].set_ylabel("return")
-        drawn.legend(*drawn.axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=5, frameon=False)
+        drawn.legend(*drawn.axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False)
     drawn.suptitle(
         "The same priors of GEM-BML+, plain and trust-region updates of several sizes\nvalidation tasks, 95 % intervals"
     )
@@ -53,10 +54,10 @@ def _draw_world(axes, steps: list[Step]) -> None:
         mine = sorted((step for step in steps if step["kind"] == kind), key=lambda step: step["far"])
         for count, line, mark in ((1, "--", "o"), (-1, "-", "s")):
             found = np.array([study.mean_and_ci(step["returns"][..., count]) for step in mine]).reshape(-1, 2)
-            last = "the last" if count == -1 else "one"
+            last = "the last update" if count == -1 else "one"
             axes.errorbar(
                 [step["far"] for step in mine], found[:, 0], yerr=found[:, 1], color=color, linestyle=line, marker=mark,
-                markersize=4, linewidth=1.2, capsize=2, label=f"{kind}, after {last} update",
+                markersize=4, linewidth=1.2, capsize=2, label=f"{kind}, after {last}",
             )  # fmt: skip
             for step, (mean, _) in zip(mine, found, strict=True):
                 if count == -1:
@@ -106,13 +107,15 @@ def _best(plain: list[Step], trust: list[Step]) -> str:
 
 
 def _equally_far(plain: list[Step], trust: list[Step]) -> str:
-    """Beside each bound the plain step whose first update goes the most nearly as far."""
+    """Beside each bound the plain step whose first update goes the most nearly as far, if there is any."""
     parts = []
     for step in trust:
         near = min(plain, key=lambda other, step=step: abs(np.log(other["far"] / step["far"])))
+        if abs(np.log(near["far"] / step["far"])) > np.log(ABOUT):
+            continue
         mean, ci95 = study.mean_and_ci(step["returns"][..., 1] - near["returns"][..., 1])
         parts.append(
             f"{_called(step)} ({step['far']:.2g}) beside {_called(near)} ({near['far']:.2g}) "
             f"{number(mean, ci95, signed=True)} ({verdict(mean, ci95)})"
         )
-    return f"Of first updates that go about as far (measured KL): {'; '.join(parts)}."
+    return f"Of first updates that go about as far (measured KL): {'; '.join(parts) or 'there are none'}."

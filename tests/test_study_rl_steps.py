@@ -54,7 +54,7 @@ def test_remarks_compare_the_best_and_what_goes_as_far():
     (world, rule) = rl_step_sizes_report.remarks(results)
     assert "after 1 update plain steps are best at rate 0.1 (-3.00 ± 0.01) and trust regions at KL 1 (-2.00" in world
     assert "the latter minus the former is +1.00 ± 0.00 (better)" in world
-    assert "KL 0.01 (0.01) beside rate 0.1 (0.2) -3.00 ± 0.00 (worse)" in world
+    assert "KL 0.01 (0.01) beside" not in world, "no plain step is as short"
     assert "KL 1 (0.4) beside rate 0.1 (0.2) +1.00 ± 0.00 (better)" in world
     assert "validation tasks" in rule
     assert not rl_step_sizes_report.remarks({"settings": {}, "rows": [], "curves": {}})
