@@ -68,9 +68,9 @@ def _claims(results: study.Results) -> list[str]:
     others = ("pretrain", "maml", "maml-trpo", "gem-bml", "reptile", "fomaml", "gem-bml+rates")
     pairs = [("gem-bml+", other) for other in others]
     pairs += [("gem-bml+natural", other) for other in ("pretrain", "maml", "maml-trpo", "gem-bml+")]
-    pairs += [
-        (one, other) for one in ("gem-bml+queries", "gem-bml+short", "gem-bml+long") for other in ("maml", "gem-bml+")
-    ]
+    tried = ("gem-bml+queries", "gem-bml+short", "gem-bml+long", "gem-bml+narrow")
+    pairs += [(one, other) for one in tried for other in ("maml", "gem-bml+")]
+    pairs += [("gem-bml+narrow", "maml-narrow"), ("gem-bml+narrow", "maml-trpo")]
     told = []
     for one, other in pairs:
         parts = [part for count in _updates(results) if (part := _difference(results, one, other, count))]

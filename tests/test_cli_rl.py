@@ -232,6 +232,11 @@ def test_estimate_before_a_run(tmp_path, capsys, monkeypatch):
         (["rl-navigation", "--estimator", "flipout"], ["estimator"]),
         (["rl-navigaton"], ["unknown task set 'rl-navigaton': did you mean rl-navigation"]),
         (["sinusoid", "--method", "maml-trpo"], ["unknown method 'maml-trpo'"]),
+        (["sinusoid", "--max-kl", "0.1"], ["nobody acts in sinusoid tasks: leave out --max-kl"]),
+        (["rl-navigation", "--max-kl", "0.1"], ["--max-kl is for meta-steps of TRPO (maml-trpo), gem-bml+ takes none"]),
+        (["rl-navigation", "--method", "maml-trpo", "--max-kl", "0"], ["must be above zero"]),
+        (["rl-navigation", "--method", "maml-trpo", "--width-rate", "3"], ["--width-rate is for meta-steps of Adam"]),
+        (["rl-navigation", "--width-rate", "-1"], ["width rate must be above zero"]),
     ],
 )
 def test_flags_that_make_no_sense_are_refused_and_nothing_is_written(tmp_path, capsys, argv, words):
@@ -241,8 +246,8 @@ def test_flags_that_make_no_sense_are_refused_and_nothing_is_written(tmp_path, c
 
 def test_settings_of_others_do_not_speak_of_agents():
     """What is kept under the words of settings stays what it is."""
-    assert not {"rollouts", "acting", "horizon"} & set(as_dict(Settings()))
-    agent = Settings("rl-navigation", rollouts=3, acting="sample", horizon=7)
+    assert not {"rollouts", "acting", "horizon", "width_rate", "max_kl"} & set(as_dict(Settings()))
+    agent = Settings("rl-navigation", rollouts=3, acting="sample", horizon=7, width_rate=2.0)
     assert from_dict(as_dict(agent)) == agent
 
 

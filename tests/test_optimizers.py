@@ -1,6 +1,6 @@
 """Adam on one vector is Adam; meta-optimisers treat the parts of a prior apart."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +9,7 @@ import optax
 import pytest
 
 from metaprior.families import Delta, MeanField
-from metaprior.optimizers import flat_adam, meta_optimizer
+from metaprior.optimizers import flat_adam, longer_steps, meta_optimizer
 from metaprior.types import Prior
 
 PARAMS = {"a": jnp.arange(6.0).reshape(2, 3), "b": [jnp.ones(4), jnp.zeros(())]}
@@ -37,6 +37,25 @@ def test_parts_of_a_prior_as_vectors_and_as_they_are(dist):
     vectors, leaves = (moved(meta_optimizer(0.01, iterations=5, make=make), prior) for make in (flat_adam, optax.adam))
     for a, b in zip(jax.tree.leaves(vectors), jax.tree.leaves(leaves), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-15)
+
+
+class Acting(NamedTuple):
+    """Weights as a policy has them."""
+
+    layer: jax.Array
+    log_std: jax.Array
+
+
+@pytest.mark.parametrize("make", [Delta, lambda weights: MeanField(weights, weights)])
+def test_steps_of_a_weight_with_a_name_are_longer(make):
+    """The width of actions, which is a weight like others; a posterior's own width of the same name stays what it is."""
+    prior: Any = Prior(make(Acting(jnp.zeros(3), jnp.zeros(2))))
+    ones, plain = jax.tree.map(jnp.ones_like, prior), meta_optimizer(0.02, warm_up=0)
+    optimizer = optax.chain(plain, longer_steps("log_std", 10.0))
+    longer, usual = (made.update(ones, made.init(prior), prior)[0] for made in (optimizer, plain))
+    np.testing.assert_allclose(longer.dist.mean.log_std, -0.2, rtol=1e-6)
+    changed = lambda updates: updates.dist._replace(mean=updates.dist.mean._replace(log_std=0.0))
+    jax.tree.map(np.testing.assert_array_equal, changed(longer), changed(usual))
 
 
 def test_widths_move_at_their_own_rate():

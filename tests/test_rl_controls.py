@@ -195,6 +195,8 @@ def test_refusals_name_what_to_use_and_come_when_a_setup_is_made():
     with pytest.raises(ValueError, match=r"bmaml infers particles, .* pass acting='sample'"):
         setup_of("bmaml")
     setup_of("bmaml", acting="sample")
+    with pytest.raises(ValueError, match="maml-trpo takes no meta-steps of Adam"):
+        setup_of("maml-trpo", width_rate=3.0)
     with pytest.raises(ValueError, match="no region: leave it out, or use maml-trpo"):
         setup_of("maml", region={"max_kl": 0.1})
     assert rows.get("amortized-bml").method == methods.get("amortized-bml")  # the others may be named too

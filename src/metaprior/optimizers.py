@@ -84,6 +84,22 @@ def part_labels(prior: Prior) -> Prior:
     return jax.tree_util.tree_map_with_path(label, prior)
 
 
+def longer_steps(name: str, factor: Scalar) -> optax.GradientTransformation:
+    """Steps `factor` times as long for those weights of the mean that have this name; chain it behind the optimiser.
+
+    Adam moves every number by about its rate in a step, however far it has to go, and a scale has further to go than a weight.
+    """
+
+    def mine(prior: Prior) -> Prior:
+        def label(path, _):
+            names = [getattr(entry, "name", "") for entry in path]
+            return "mean" in names and names[-1] == name
+
+        return jax.tree_util.tree_map_with_path(label, prior)
+
+    return optax.masked(optax.scale(factor), mine)
+
+
 def scale_by_fisher() -> optax.GradientTransformation:
     r"""Natural meta-steps for a mean-field prior, whose Fisher matrix in (μ, log σ) is diag(1/σ², 2).
 

@@ -31,7 +31,7 @@ from metaprior.tasks.images import with_targets
 from metaprior.types import Likelihood
 
 IMAGES_ONLY = ("ways", "train_ways", "data_dir", "network", "filters", "pooling", "precision", "head", "augmented")
-ROLLOUTS_ONLY = ("rollouts", "acting", "horizon")
+ROLLOUTS_ONLY = ("rollouts", "acting", "horizon", "width_rate", "max_kl")
 ROWS_ONLY = ("inputs", "outputs")
 TASK_SETS = (*TASKS, *ENVIRONMENTS)
 
@@ -108,6 +108,10 @@ class Settings:
     """Of an agent: which weights act, the posterior's mean, or one sample of it, held for a batch of rollouts."""
     horizon: int | None = None
     """Of an agent: steps of a trajectory."""
+    width_rate: float | None = None
+    """Of an agent: how many times as long meta-steps are for the log std of its actions as for other weights."""
+    max_kl: float | None = None
+    """Of an agent whose meta-steps are TRPO's (maml-trpo): their bound."""
     inputs: tuple[str, ...] | None = None
     """Of tables: the columns that are inputs."""
     outputs: tuple[str, ...] | None = None
@@ -239,14 +243,15 @@ def assemble(
 def _acting(settings: Settings, method: methods.Method, other: Environment | None) -> Setup:
     """The same pieces, where tasks are environments and the model is a policy."""
     environment = other or environment_called(settings.tasks, horizon=settings.horizon)
-    sizes = {name: getattr(settings, name) for name in ("rollouts", "queries", "acting")}
+    given = {name: getattr(settings, name) for name in ("rollouts", "queries", "acting", "width_rate")}
+    given["region"] = None if settings.max_kl is None else {"max_kl": settings.max_kl}
     made = rl_setup(
         environment,
         rows.get(settings.method)._replace(method=method),
         policy=gaussian_policy(environment.observation_size, environment.action_size, hidden=settings.hidden),
         iterations=settings.iterations if settings.decay and settings.iterations else None,
         check=other is not None,  # environments that have a name here are tested
-        **{name: value for name, value in sizes.items() if value is not None},
+        **{name: value for name, value in given.items() if value is not None},
     )
 
     def refuse(*given: Any) -> Any:

@@ -3,6 +3,8 @@
 from pathlib import Path
 
 from metaprior import methods
+from metaprior.rl import rows
+from metaprior.rl.named import ENVIRONMENTS
 from metaprior.settings import TASK_SETS, Settings, method_of
 
 TABLES = (".csv", ".tsv", ".xlsx", ".xls", ".parquet", ".json")
@@ -34,6 +36,11 @@ def require_used(settings: Settings) -> None:
         raise ValueError(
             f"--query-steps is for methods that see the query in a second stage, {method} has none: leave it out"
         )
+    meta_update = rows.get(method).meta_update if settings.tasks in ENVIRONMENTS else None
+    if settings.max_kl is not None and meta_update != "trpo":
+        raise ValueError(f"--max-kl is for meta-steps of TRPO (maml-trpo), {method} takes none: leave it out")
+    if settings.width_rate is not None and meta_update != "adam":
+        raise ValueError(f"--width-rate is for meta-steps of Adam (gem-bml+, maml), {method} takes none: leave it out")
 
 
 _POSTERIORS = {"delta": "a point", "last-layer": "exact", "particles": "a set of particles"}

@@ -9,7 +9,7 @@ import optax
 from metaprior.meta import MetaLearner, State, meta_learner
 from metaprior.models.base import Model
 from metaprior.names import require_known
-from metaprior.optimizers import flat_adam, meta_optimizer
+from metaprior.optimizers import flat_adam, longer_steps, meta_optimizer
 from metaprior.rl.checks import require_fits, require_sound
 from metaprior.rl.environment import Environment
 from metaprior.rl.likelihood import policy_likelihood
@@ -17,6 +17,7 @@ from metaprior.rl.policy import gaussian_policy
 from metaprior.rl.rows import META_UPDATES, RLMethod, require_rollouts
 from metaprior.rl.tasks import rl_tasks
 from metaprior.rl.trpo import maml_trpo
+from metaprior.scalars import require_positive
 from metaprior.tasks.base import Tasks
 from metaprior.types import Key, Likelihood, Params
 
@@ -73,6 +74,7 @@ def rl_setup(
     optimizer: optax.GradientTransformation | None = None,
     region: dict[str, Any] | None = None,
     watch_every: int | None = None,
+    width_rate: float | None = None,
     check: bool = True,
     **likelihood: Any,
 ) -> RLSetup:
@@ -90,6 +92,8 @@ def rl_setup(
         region: options of a meta-step of TRPO: max_kl, solver_steps, damping, shrink, max_tries.
         watch_every: iterations between looks at the query's loss, which need rollouts of their own; None never looks: what counts
             are returns.
+        width_rate: how many times as long meta-steps of Adam are for the log std of actions as for other weights: at the rate of
+            these it moves by a few tenths in a few hundred iterations. None is once.
         check: whether the environment is tried first, which compiles it once more.
         **likelihood: further options of `policy_likelihood`: acting, surrogate, discount, trace, ridge.
     """
@@ -106,6 +110,12 @@ def rl_setup(
         raise ValueError(
             f"{row.name} infers particles, whose mean is none of their policies: pass acting='sample', then each acts for itself"
         )
+    if width_rate is not None:
+        require_positive("width rate", width_rate)
+        if method.meta_update != "adam":
+            raise ValueError(
+                f"{method.name} takes no meta-steps of Adam, whose length a width rate would change: leave it out"
+            )
     if method.meta_update == "trpo":
         if optimizer is not None:
             raise ValueError("a meta-step of TRPO has no optimiser: leave it out, and set region= where needed")
@@ -117,5 +127,7 @@ def rl_setup(
             )
         make = optax.sgd if method.meta_update == "sgd" else flat_adam
         chosen = optimizer or meta_optimizer(row.meta_rate, iterations=iterations, warm_up=0, make=make)
+        if width_rate is not None:
+            chosen = optax.chain(chosen, longer_steps("log_std", width_rate))
         learner = meta_learner(row, made, optimizer=chosen, watch_every=watch_every)
     return RLSetup(method, environment, policy, tasks, made, learner)
