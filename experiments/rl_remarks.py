@@ -70,7 +70,8 @@ def _claims(results: study.Results) -> list[str]:
     pairs += [("gem-bml+natural", other) for other in ("pretrain", "maml", "maml-trpo", "gem-bml+")]
     tried = ("gem-bml+queries", "gem-bml+short", "gem-bml+long", "gem-bml+narrow")
     pairs += [(one, other) for one in tried for other in ("maml", "gem-bml+")]
-    pairs += [("gem-bml+narrow", "maml-narrow"), ("gem-bml+narrow", "maml-trpo")]
+    narrow = ("gem-bml+narrow", "gem-bml+two-narrow")
+    pairs += [(one, other) for one in narrow for other in ("maml-narrow", "maml-trpo")]
     told = []
     for one, other in pairs:
         parts = [part for count in _updates(results) if (part := _difference(results, one, other, count))]

@@ -25,6 +25,7 @@ STYLES: dict[str, tuple[str, str, str]] = {
     "gem-bml+short": ("#88CCEE", ":", "<"),
     "gem-bml+long": ("#88CCEE", "--", ">"),
     "gem-bml+narrow": ("#AA4499", "-", "d"),
+    "gem-bml+two-narrow": ("#AA4499", "--", "H"),
     "gem-bml": ("#56B4E9", "-", "s"),
     "reptile": ("#009E73", "-", "D"),
     "maml": ("#D55E00", "-", "o"),

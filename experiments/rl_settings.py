@@ -17,8 +17,8 @@ from metaprior.rl.setup import RLSetup, rl_setup
 SCRATCH = "scratch"
 METHODS = (
     "gem-bml+", "gem-bml+natural", "gem-bml", "reptile", "maml", "maml-trpo", "fomaml", "pretrain", "gem-bml+two", "gem-bml+late",
-    "gem-bml+queries", "gem-bml+short", "gem-bml+long", "gem-bml+narrow", "maml-narrow", "maml-two", "gem-bml+rates",
-    "gem-bml+trpo", SCRATCH,
+    "gem-bml+queries", "gem-bml+short", "gem-bml+long", "gem-bml+narrow", "gem-bml+two-narrow", "maml-narrow", "maml-two",
+    "gem-bml+rates", "gem-bml+trpo", SCRATCH,
 )  # fmt: skip
 
 
@@ -36,6 +36,7 @@ VARIANTS = {
     "gem-bml+short": Variant("gem-bml+", {"rate": 0.03}),
     "gem-bml+long": Variant("gem-bml+", {"rate": 0.3}),
     "gem-bml+narrow": Variant("gem-bml+", besides={"width_rate": 10.0}),
+    "gem-bml+two-narrow": Variant("gem-bml+two", besides={"width_rate": 10.0}),
     "maml-narrow": Variant("maml", besides={"width_rate": 10.0}),
 }
 RETURNS, TRUST, POLICIES = "own updates", "trust-region updates", "adapted policies"
