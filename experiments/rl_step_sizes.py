@@ -79,13 +79,14 @@ def measure(settings: Settings, cell: study.Cell) -> study.Results:
     asked = replace(world, seeds=settings.seeds, test=settings.tasks, drawn=1)
     setup = rl_settings.put(asked, ROWS[kind], rate=float(size))
     found = rl.judged(asked, setup, rl.searched(world, METHOD).kept.states, seed=VALIDATION_SEED)
-    numbers = {f"return after {count}": found.returns[..., count] for count in range(world.updates + 1)}
+    returns = np.asarray(found.returns, float)
+    numbers = {f"return after {count}": returns[..., count] for count in range(world.updates + 1)}
     numbers["KL of the first step"] = rl_measures.spread(found)["KL of the first step"]
     rows = []
     for metric, values in numbers.items():
         mean, ci95 = study.mean_and_ci(values)
         rows.append(study.row(setting=name, method=f"{kind} {size}", metric=metric, mean=mean, ci95=ci95))
-    curve = {"kind": kind, "size": float(size), "returns": np.round(np.asarray(found.returns, float), 3)}
+    curve = {"kind": kind, "size": float(size), "returns": np.round(returns, 3)}
     return {"rows": rows, "curves": {"/".join(cell): curve}}
 
 

@@ -52,7 +52,8 @@ def test_steps_of_a_weight_with_a_name_are_longer(make):
     prior: Any = Prior(make(Acting(jnp.zeros(3), jnp.zeros(2))))
     ones, plain = jax.tree.map(jnp.ones_like, prior), meta_optimizer(0.02, warm_up=0)
     optimizer = optax.chain(plain, longer_steps("log_std", 10.0))
-    longer, usual = (made.update(ones, made.init(prior), prior)[0] for made in (optimizer, plain))
+    found: list[Any] = [made.update(ones, made.init(prior), prior)[0] for made in (optimizer, plain)]
+    longer, usual = found
     np.testing.assert_allclose(longer.dist.mean.log_std, -0.2, rtol=1e-6)
     changed = lambda updates: updates.dist._replace(mean=updates.dist.mean._replace(log_std=0.0))
     jax.tree.map(np.testing.assert_array_equal, changed(longer), changed(usual))
