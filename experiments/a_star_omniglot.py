@@ -16,6 +16,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from experiments import a_star, a_star_omniglot_report, displacements, few_shot, images, study
+from experiments.turns import by_turns
 from metaprior.meta import State
 from metaprior.settings import Setup
 
@@ -109,7 +110,7 @@ def explore(scale: a_star.Settings, setup: Setup, states: State) -> a_star.Found
         return jax.lax.map(one, states)
 
     pixels, members = setup.tasks.pool("test")
-    found = every_seed(states, *((pixels, half) for half in halves(members)))
+    found, _ = by_turns(every_seed)(states, *((pixels, half) for half in halves(members)))
     return jax.tree.map(np.asarray, found)
 
 

@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 
 from experiments import few_shot, images, miniimagenet, study
 from experiments.paper import CALIBRATION
+from experiments.turns import by_turns
 from metaprior import figures, metrics
 from metaprior.classes import ClassScores
 from metaprior.evaluation import TEST_SEED, class_parts, fitted_steps, scores_of_parts
@@ -90,7 +91,8 @@ def judged(settings: Settings, setup: Setup, state: State) -> dict[str, tuple[Ca
         ways = {FITTED: fitted_steps(setup.predictor, *own), PLAIN: plain}
         return {words: (way, scores_of_parts(setup.predictor, *others, way)) for words, way in ways.items()}
 
-    return run(state, pool("validation"), pool("test"))
+    found, _ = by_turns(run)(state, pool("validation"), pool("test"))
+    return found
 
 
 def _training(settings: Settings, cell: study.Cell) -> tuple[few_shot.Settings, study.Cell]:

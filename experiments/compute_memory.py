@@ -20,6 +20,7 @@ from matplotlib.ticker import LogLocator
 
 from experiments import images, study
 from experiments.figure_2a import STYLES
+from experiments.turns import turn
 from metaprior import methods
 from metaprior.benchmarks.images_problem import random_pool
 from metaprior.benchmarks.sinusoid import interval_of_median
@@ -103,7 +104,8 @@ def cost(settings: Settings, name: str, steps: int) -> tuple[dict[str, int], lis
         "temporaries": found.temp_size_in_bytes,
     }
     given = [arguments(seed) for seed in settings.seeds] if settings.repeats else []
-    seconds = [second for one in given for second in _seconds(compiled, one, settings.repeats)]
+    with turn(alone=True):
+        seconds = [second for one in given for second in _seconds(compiled, one, settings.repeats)]
     return {"total": sum(memory.values()), **memory}, seconds
 
 

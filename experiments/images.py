@@ -15,6 +15,7 @@ import numpy as np
 from jaxtyping import Array
 
 from experiments import study
+from experiments.turns import by_turns
 from metaprior import checkpoints, methods, metrics
 from metaprior.classes import ClassScores, calibration_error
 from metaprior.evaluation import TEST_SEED, VALIDATION_SEED, calibrated_class_scores
@@ -137,15 +138,14 @@ def train(setup: Setup | Sweep, seeds: Sequence[int], *, chunk: int = 1000) -> T
     if done == iterations:
         return _trained(kept)
     pool = jax.device_put(first.tasks.pool("train"))
-    compiled = jax.jit(_advance(sweep.put, chunk)).lower(numbers, kept.states, *pool).compile()
+    advance = by_turns(jax.jit(_advance(sweep.put, chunk)))
     while done < iterations:
-        began = time.perf_counter()
-        states, query_nll, fine = jax.block_until_ready(compiled(numbers, kept.states, *pool))
+        (states, query_nll, fine), seconds = advance(numbers, kept.states, *pool)
         kept = Kept(
             states,
             kept.query_nll.at[:, done : done + chunk].set(query_nll),
             kept.finite & fine,
-            kept.seconds + (time.perf_counter() - began),
+            kept.seconds + seconds,
         )
         done += chunk
         if folder is not None and (time.monotonic() - _saved.get(folder, 0) > SAVE_SECONDS or done == iterations):
@@ -243,7 +243,7 @@ def judge(
         return jax.lax.map(one, (numbers, states))
 
     pool = sweep.put(sweep.numbers[0]).tasks.pool
-    found = every_seed(jnp.asarray(sweep.numbers), states, pool("validation"), pool(split))
+    found, _ = by_turns(every_seed)(jnp.asarray(sweep.numbers), states, pool("validation"), pool(split))
     return jax.tree.map(lambda leaf: np.asarray(leaf)[:, :, 0], found)
 
 

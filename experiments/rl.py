@@ -30,6 +30,7 @@ from experiments.rl_settings import (
     variant_of,
 )
 from experiments.rl_training import Plan
+from experiments.turns import by_turns
 from metaprior.evaluation import TEST_SEED
 from metaprior.meta import State
 from metaprior.rl.rollouts import Rollouts
@@ -135,6 +136,7 @@ def measure(settings: Settings, cell: study.Cell) -> study.Results:
         "left_out": np.asarray(kept.left_out).tolist(),
         "side_by_side": search.side_by_side,
         "training_seconds": round(search.seconds, 1),
+        "only_running": True,  # is timed, not compiling
         "engine": jax.default_backend(),
         "task_returns": rounded(found.returns, 3),
         "by_trust": None if by_trust is None else rounded(by_trust.returns, 3),
@@ -148,6 +150,7 @@ def judged(settings: Settings, setup: RLSetup, states: State, *, seed: int = TES
     """What every seed's prior leads to on the test tasks, which are the same for all; another `seed`, other tasks."""
     num_tasks, count = settings.test
 
+    @by_turns
     @jax.jit
     def one(state):
         return rl_measures.explore(
@@ -155,7 +158,7 @@ def judged(settings: Settings, setup: RLSetup, states: State, *, seed: int = TES
         )
 
     found = [
-        jax.tree.map(np.asarray, one(jax.tree.map(lambda leaf, place=place: leaf[place], rl_training.bare(states))))
+        jax.tree.map(np.asarray, one(jax.tree.map(lambda leaf, place=place: leaf[place], rl_training.bare(states)))[0])
         for place in range(len(settings.seeds))
     ]
     return jax.tree.map(lambda *leaves: np.stack(leaves), *found)

@@ -259,15 +259,15 @@ def _lengths(results: study.Results) -> str:
     known = {name: curve for name, curve in results["curves"].items() if curve.get("training_seconds")}
     speeds = [
         f"{name} {curve['iterations'][-1] * curve['steps_per_iteration'] * _trainings(results, curve) / 1e6:.3g} million in "
-        f"{curve['training_seconds']:.0f} s"
+        f"{curve['training_seconds']:.0f} s{_with_compiling(curve)}"
         for name, curve in known.items()
     ]
     together = any("side_by_side" in curve for curve in known.values())
-    numbers, besides = (" and all numbers tried at first", " and compiling") if together else ("", "")
+    numbers = " and all numbers tried at first" if together else ""
     return (
         f"All train {settings['iterations']} iterations{_listed(', for cost: ', short)}. Trainings that left the finite "
         f"numbers: {', '.join(failed) or 'none'}{_listed('; tasks left out of meta-steps: ', some)}. "
-        f"Environment steps of training, all seeds{numbers}, and their time, looks{besides} included: "
+        f"Environment steps of training, all seeds{numbers}, and their time, looks included: "
         f"{', '.join(speeds) or 'not known'}."
     )
 
@@ -275,6 +275,11 @@ def _lengths(results: study.Results) -> str:
 def _trainings(results: study.Results, curve: dict[str, Any]) -> int:
     """Whose time is told: all that ran side by side, or all seeds with the number that was chosen."""
     return curve.get("side_by_side", len(results["settings"]["seeds"]))
+
+
+def _with_compiling(curve: dict[str, Any]) -> str:
+    """What was trained side by side before programs took turns was timed as a whole."""
+    return " with compiling" if "side_by_side" in curve and not curve.get("only_running") else ""
 
 
 def _listed(words: str, parts: Sequence[str]) -> str:

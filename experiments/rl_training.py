@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from experiments import study
+from experiments.turns import by_turns
 from metaprior import checkpoints
 from metaprior.evaluation import VALIDATION_SEED
 from metaprior.meta import State, trainer
@@ -43,8 +44,8 @@ class Kept(NamedTuple):
     seconds: Float[Array, ""]
 
 
-def programs(plan: Plan) -> Callable[[Any, Any, State], tuple[State, Any]]:
-    """(numbers, length, states) of P trainings -> `plan.every` iterations on, with (returns, finite, tasks left out).
+def programs(plan: Plan) -> Callable[[Any, Any, State], tuple[State, Any, float]]:
+    """(numbers, length, states) of P trainings -> `plan.every` iterations on, (returns, finite, tasks left out), seconds.
 
     Side by side on accelerators. A CPU is no faster with several at once, so there they take turns. Looks are programs of their
     own that see the prior alone: methods that adapt in the same way can share what a compiler keeps.
@@ -59,8 +60,9 @@ def programs(plan: Plan) -> Callable[[Any, Any, State], tuple[State, Any]]:
     look_at_all = _of_many(lambda number, length, state: look(plan, plan.put(number), state))
 
     def advance(numbers, length, states):
-        states, finite, left_out = train_all(numbers, length, states)
-        return states, (look_at_all(numbers, length, bare(states)), finite, left_out)
+        (states, finite, left_out), seconds = train_all(numbers, length, states)
+        returns, looking = look_at_all(numbers, length, bare(states))
+        return states, (returns, finite, left_out), seconds + looking
 
     return advance
 
@@ -70,15 +72,16 @@ def bare(state: State) -> State:
     return state._replace(opt_state=())
 
 
-def _of_many(one: Callable[[Any, Any, State], Any]) -> Callable[[Any, Any, State], Any]:
+def _of_many(one: Callable[[Any, Any, State], Any]) -> Callable[[Any, Any, State], tuple[Any, float]]:
     if jax.default_backend() != "cpu":
-        return jax.jit(jax.vmap(one, in_axes=(0, None, 0)))
-    alone = jax.jit(one)
+        return by_turns(jax.jit(jax.vmap(one, in_axes=(0, None, 0))))
+    alone = by_turns(jax.jit(one))
 
     def in_turn(numbers, length, states):
         each = [jax.tree.map(lambda leaf, p=p: leaf[p], states) for p in range(len(numbers))]
         found = [alone(number, length, state) for number, state in zip(numbers, each, strict=True)]
-        return jax.tree.map(lambda *leaves: jnp.stack(leaves), *found)
+        together = jax.tree.map(lambda *leaves: jnp.stack(leaves), *(outcome for outcome, _ in found))
+        return together, sum(seconds for _, seconds in found)
 
     return in_turn
 
@@ -92,7 +95,7 @@ def look(plan: Plan, setup: RLSetup, state: State) -> Float[Array, " U"]:
 
 def train(
     plan: Plan,
-    advance: Callable[[Any, Any, State], tuple[State, Any]],
+    advance: Callable[[Any, Any, State], tuple[State, Any, float]],
     numbers: Sequence[float],
     seeds: Sequence[int],
     iterations: int,
@@ -116,15 +119,14 @@ def train(
     saved = time.monotonic()
     given = jnp.asarray(numbers, float), jnp.asarray(iterations, float)
     while done < iterations:
-        began = time.perf_counter()
-        states, (returns, fine, left_out) = jax.block_until_ready(advance(*given, kept.states))
+        states, (returns, fine, left_out), seconds = advance(*given, kept.states)
         place = done // plan.every
         kept = Kept(
             states,
             kept.looks.at[:, place].set(returns),
             kept.finite & fine,
             kept.left_out + left_out,
-            kept.seconds + (time.perf_counter() - began),
+            kept.seconds + seconds,
         )
         done += plan.every
         if folder is not None and (time.monotonic() - saved > SAVE_SECONDS or done == iterations):

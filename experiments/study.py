@@ -6,13 +6,9 @@ setting, say), each measured by itself: in any order, in several processes, and 
 
 import importlib
 import json
-import multiprocessing
-import os
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from hashlib import sha256
 from pathlib import Path
@@ -21,12 +17,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from experiments import side_by_side
+from experiments.side_by_side import FOREVER, Cell
 from metaprior.benchmarks.origin import commit, hardware
 from metaprior.checkpoints import write_atomically
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results"
-Cell = tuple[str, ...]  # what one piece of work is called: ("best", "maml")
 Results = dict[str, Any]
 
 # The columns of every row, in the order of the file.
@@ -112,6 +109,7 @@ def run(
     before: Results | None = None,
     others: Results | None = None,
     only: Callable[[Cell], bool] = lambda cell: True,
+    until: float = FOREVER,
     report: Callable[[int, int, str], None] = lambda done, total, name: None,
 ) -> Results:
     """Measure every cell of a study.
@@ -125,26 +123,39 @@ def run(
         before: results of an earlier run, on whatever machine: its cells count as kept where they rest on the same settings.
         others: results whose cells count in the same way where they are not asked for: what a file has is not lost to a part.
         only: which cells to measure; the results also hold those that are kept.
+        until: the time of `time.monotonic` after which no cell is begun; those that are not are missing.
         report: called as cells end with how many are done, how many there are, and the name of the last.
     """
-    cells = list(study.cells(settings))
-    command = f"metaprior reproduce {study.name} --scale {scale} --seeds {len(settings.seeds)}"
-    measured: dict[Cell, Results] = {}
     earlier, beside = ({} if known is None else pieces_of(known) for known in (before, others))
-    for cell in cells:
+    prints = {cell: _print(study, settings, cell) for cell in study.cells(settings)}
+    measured: dict[Cell, Results] = {}
+    for cell, print_of in prints.items():
         on_file = earlier if only(cell) else beside | earlier
-        if (kept := _kept(study, settings, cell, keep) or on_file.get(_print(study, settings, cell))) is not None:
+        if (kept := _kept(study, settings, cell, keep) or on_file.get(print_of)) is not None:
             measured[cell] = kept
-    missing = ["/".join(cell) for cell in cells if cell not in measured and not only(cell)]
-    cells = [cell for cell in cells if cell in measured or only(cell)]
-    report(len(measured), len(cells), "")
-    for cell, piece in _measured(study, settings, [cell for cell in cells if cell not in measured], jobs):
+    asked = [cell for cell in prints if cell not in measured and only(cell)]
+    total = len(measured) + len(asked)
+    report(len(measured), total, "")
+    for cell, piece in side_by_side.each(measure, study, settings, asked, jobs, until):
         measured[cell] = piece
         if keep is not None:
             place = _place(study, settings, cell, keep)
             place.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(place, json.dumps(piece).encode())
-        report(len(measured), len(cells), " ".join(cell))
+        report(len(measured), total, " ".join(cell))
+    for cell in asked:  # those that were not begun in time stay as a file has them
+        if cell not in measured and (known := beside.get(prints[cell])) is not None:
+            measured[cell] = known
+    return _gathered(study, settings, scale, prints, measured)
+
+
+def _gathered(
+    study: Study, settings: Any, scale: str, prints: Mapping[Cell, str], measured: Mapping[Cell, Results]
+) -> Results:
+    """What a file says: the rows and curves of all cells that are measured, in the order of the study, and those that are not."""
+    missing = ["/".join(cell) for cell in prints if cell not in measured]
+    cells = [cell for cell in prints if cell in measured]
+    command = f"metaprior reproduce {study.name} --scale {scale} --seeds {len(settings.seeds)}"
     origin = lambda cell: {
         "experiment": study.name, "seeds": len(study.seeds_of(settings, cell)), "command": command, **measured[cell]["origin"],
     }  # fmt: skip
@@ -155,10 +166,7 @@ def run(
     found = {"settings": {"scale": scale, **plain(asdict(settings))}, "rows": rows, "curves": curves}
     # What another run needs to go on from these results alone: whose rows and curves are whose, and on what they rest. Those that
     # miss nothing need it, too: a study may get more cells.
-    parts = [
-        [_print(study, settings, cell), len(measured[cell]["rows"]), list(measured[cell].get("curves", {}))]
-        for cell in cells
-    ]
+    parts = [[prints[cell], len(measured[cell]["rows"]), list(measured[cell].get("curves", {}))] for cell in cells]
     return found | ({"missing": missing} if missing else {}) | {"cells": parts}
 
 
@@ -188,53 +196,6 @@ def measure(study: Study, settings: Any, cell: Cell) -> Results:
     piece = study.measure(settings, cell)
     origin = dict(zip(_ORIGIN, (hardware(), round(time.perf_counter() - start, 1), commit()), strict=True))
     return {**plain(piece), "origin": origin}
-
-
-def _measured(study: Study, settings: Any, cells: Sequence[Cell], jobs: int) -> Iterable[tuple[Cell, Results]]:
-    if jobs <= 1 or len(cells) <= 1:
-        for cell in cells:
-            yield cell, measure(study, settings, cell)
-        return
-    # One thread each: the programs are small, and threads that wait for each other cost more than they bring.
-    os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1")
-    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
-    spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(jobs, mp_context=spawn, initializer=_end_with, initargs=(os.getpid(),)) as pool:
-        asked = {pool.submit(_measure_by_name, study.name, settings, cell): cell for cell in cells}
-        failed: list[tuple[Cell, Exception]] = []
-        try:
-            for future in as_completed(asked):
-                try:
-                    piece = future.result()
-                except Exception as error:  # one that has no room on a card, say, is no reason to lose the others
-                    failed.append((asked[future], error))
-                    continue
-                yield asked[future], piece
-        except BaseException:  # stopped: what is left would be measured for nobody
-            for process in multiprocessing.active_children():
-                process.terminate()
-            raise
-    if failed:
-        names, first = ", ".join(" ".join(cell) for cell, _ in failed), failed[0][1]
-        raise ValueError(f"{len(failed)} of {len(cells)} cells failed ({names}); first: {first}") from first
-
-
-def _end_with(parent: int) -> None:
-    """In another process: when the one that asked is killed, nobody waits for the answer any more."""
-
-    def watch():
-        while os.getppid() == parent:
-            time.sleep(1)
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
-
-
-def _measure_by_name(name: str, settings: Any, cell: Cell) -> Results:
-    """In another process: a study is found by its name, since functions do not travel."""
-    from experiments import get
-
-    return measure(get(name), settings, cell)
 
 
 def _place(study: Study, settings: Any, cell: Cell, keep: Path) -> Path:

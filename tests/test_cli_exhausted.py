@@ -9,7 +9,7 @@ import pytest
 import tiny_study
 
 import experiments
-from experiments import study
+from experiments import side_by_side, study
 from metaprior import evaluation, policies, training
 from metaprior.cli import COMMANDS, act, adapt, evaluate, exhausted, label, main, quickstart, reproduce
 from metaprior.learned import Learned
@@ -125,14 +125,14 @@ def test_reproduce(tiny, capsys):
 
 
 def test_reproduce_in_several_processes(tiny, monkeypatch, capsys):
-    def side_by_side(*given):
-        yield ("easy", "maml"), study.measure(tiny_study.STUDY, given[1], ("easy", "maml"))
+    def each(measure, _, settings, *given):
+        yield ("easy", "maml"), measure(tiny_study.STUDY, settings, ("easy", "maml"))
         try:
             full()
         except jax.errors.JaxRuntimeError as error:
             raise ValueError(f"1 of 4 cells failed (easy gem-bml+); first: {error}") from error
 
-    monkeypatch.setattr(study, "_measured", side_by_side)
+    monkeypatch.setattr(side_by_side, "each", each)
     err = complaint(capsys, ["reproduce", "tiny", "--jobs", "2", "--out", "nowhere"])
     assert "1 of 4 cells of tiny are kept: the same command goes on from there; lower --jobs (2), or" in err
 

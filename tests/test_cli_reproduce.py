@@ -13,8 +13,8 @@ import tiny_study
 
 import experiments
 import metaprior
-from experiments import study
-from metaprior.cli import checkout, main
+from experiments import study, turns
+from metaprior.cli import checkout, main, reproduce
 
 FILES = Path(tiny_study.__file__)
 TINY = tiny_study.STUDY
@@ -143,6 +143,16 @@ def test_interrupted_runs_keep_their_cells_and_go_on(tiny, monkeypatch, tmp_path
     assert found["curves"] == study.run(TINY, TINY.scales["full"])["curves"]
 
 
+def test_what_is_not_begun_in_time_is_left_for_the_next_run(tiny, monkeypatch, tmp_path, capsys):
+    monkeypatch.delenv(reproduce.AT_ONCE, raising=False)
+    assert main(["reproduce", "tiny", "--minutes", "0", "--at-once", "2"]) == 0
+    assert "note: no cell of tiny was begun within 0 minutes: the same command goes on" in capsys.readouterr().err
+    assert tiny == [] and not (tmp_path / "results").exists()
+    assert reproduce.AT_ONCE == turns.VARIABLE and os.environ[turns.VARIABLE] == "2"
+    assert main(["reproduce", "tiny", "--minutes", "10"]) == 0
+    assert len(tiny) == 4 and "missing" not in study.load("tiny", tmp_path / "results")
+
+
 def test_fresh_measures_anew_and_leaves_other_settings_alone(tiny):
     main(["reproduce", "tiny"])
     main(["reproduce", "tiny", "--scale", "smoke"])
@@ -186,6 +196,8 @@ def test_a_cell_that_fails_says_so_and_the_others_are_kept(tiny, monkeypatch, ca
         (["tiny", "larg"], ["unknown experiment 'larg'"]),
         (["tiny", "--seeds", "0"], ["--seeds must be at least 1, got 0"]),
         (["tiny", "--jobs", "-1"], ["--jobs must be at least 1, got -1"]),
+        (["tiny", "--at-once", "0"], ["--at-once must be at least 1, got 0"]),
+        (["tiny", "--minutes", "-0.5"], ["--minutes must be at least 0, got -0.5"]),
     ],
 )
 def test_refuses(tiny, capsys, argv, words):
@@ -239,7 +251,8 @@ def elsewhere(tmp_path):
     text = (source / "__init__.py").read_text()
     (folder / "experiments" / "__init__.py").write_text(f'{text}\n\nNAMES = ("tiny-study",)\n')
     shutil.copytree(source / "report", folder / "experiments" / "report")
-    shutil.copy(source / "study.py", folder / "experiments")
+    for name in ("study.py", "side_by_side.py"):
+        shutil.copy(source / name, folder / "experiments")
     (folder / "experiments" / "tiny_study.py").write_text(FILES.read_text().replace('name="tiny"', 'name="tiny-study"'))
     return folder
 

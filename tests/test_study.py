@@ -6,6 +6,7 @@ import json
 import pickle
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -217,6 +218,26 @@ def test_a_part_that_is_measured_anew_leaves_the_rest_of_a_file():
     assert {row["setting"] for row in found["rows"] if row["commit"] == "of the file"} == {"easy"}
 
 
+def test_no_cell_is_begun_too_late_and_what_a_file_has_of_it_stays():
+    """The third is begun after the end: it is missing where no file has it, and as the file has it else."""
+    cells = TINY.cells(SMOKE)
+
+    def slow(settings, cell):
+        if cell == cells[1]:
+            time.sleep(0.3)
+        return tiny_study.measure(settings, cell)
+
+    late = TINY._replace(measure=slow)
+    found = study.run(late, SMOKE, until=time.monotonic() + 0.2)
+    assert found["missing"] == ["/".join(cell) for cell in cells[2:]] and len(found["rows"]) == 4
+    file = json.loads(study.text(study.run(TINY, SMOKE)))
+    for row in file["rows"]:
+        row["commit"] = "of the file"
+    found = study.run(late, SMOKE, others=file, until=time.monotonic() + 0.2)
+    assert "missing" not in found
+    assert [row["commit"] == "of the file" for row in found["rows"]] == [False] * 4 + [True] * 4
+
+
 def test_rows_say_how_many_seeds_their_own_cell_has():
     mixed = TINY._replace(seeds_of=lambda settings, cell: settings.seeds[:1] if cell[1] == "maml" else settings.seeds)
     results = study.run(mixed, tiny_study.Settings())
@@ -288,9 +309,7 @@ def test_the_file_is_json_with_a_line_for_each_row():
 
 def test_workers_end_when_the_process_that_asked_is_killed():
     """A kill that nobody can catch: the worker holds the pipe, so its end is the end of the file."""
-    worker = (
-        "import os, time, experiments.study as s; s._end_with(os.getppid()); print('on', flush=True); time.sleep(60)"
-    )
+    worker = "import os, time, experiments.side_by_side as s; s._end_with(os.getppid()); print('on', flush=True); time.sleep(60)"
     asking = f"import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', {worker!r}]); time.sleep(60)"
     with subprocess.Popen([sys.executable, "-c", asking], cwd=study.ROOT, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None and process.stdout.readline() == "on\n"

@@ -1,5 +1,6 @@
 """`metaprior reproduce`: run experiments of the source, and go on where an earlier run was cut off."""
 
+import math
 import os
 import sys
 import time
@@ -39,6 +40,7 @@ The work is done in cells, and cells that are done are kept: a run that was cut 
 experiments:
 """
 ALL = "all"
+AT_ONCE = "METAPRIOR_AT_ONCE"  # what `experiments.turns` looks at, in all processes
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,10 @@ class Reproduce:
     """Number of repetitions."""
     jobs: int = 1
     """Processes that measure cells side by side."""
+    at_once: Annotated[int | None, tyro.conf.arg(help_behavior_hint="(default: all of them)")] = None
+    """How many of them compute at a time, where they share a card, while the others compile. Two do more than six."""
+    minutes: Annotated[float | None, tyro.conf.arg(help_behavior_hint="(default: no limit)")] = None
+    """Begin no cell later than this; those under way are measured, and the same command goes on with the others."""
     setting: Annotated[
         tuple[str, ...], tyro.conf.arg(metavar="NAME ...", help_behavior_hint="(default: all of them)")
     ] = ()
@@ -76,9 +82,9 @@ class Reproduce:
 def run(argv: list[str]) -> int:
     """The command."""
     asked = parse(Reproduce, argv, prog="metaprior reproduce", help=_help(argv))
-    for flag in ("seeds", "jobs"):
-        if (value := getattr(asked, flag)) is not None and value < 1:
-            raise ValueError(f"--{flag} must be at least 1, got {value}")
+    for flag, least in (("seeds", 1), ("jobs", 1), ("at_once", 1), ("minutes", 0)):
+        if (value := getattr(asked, flag)) is not None and value < least:
+            raise ValueError(f"--{flag.replace('_', '-')} must be at least {least}, got {value:g}")
     if asked.fresh and asked.kept:
         raise ValueError("--fresh throws away what --kept would write down: leave one of them out")
     if asked.fresh and asked.complete:
@@ -86,11 +92,14 @@ def run(argv: list[str]) -> int:
     checkout.enter()
     if asked.data_dir is not None:
         os.environ[VARIABLE] = str(asked.data_dir.resolve())  # for other processes, too
+    if asked.at_once is not None:
+        os.environ[AT_ONCE] = str(asked.at_once)
     if not asked.names:
         print(f"{listing()}\nto run one: metaprior reproduce NAME; to see in little time that it runs: --scale smoke")
         return 0
+    until = time.monotonic() + 60 * (math.inf if asked.minutes is None else asked.minutes)
     for study in studies(asked.names):
-        reproduce(study, asked)
+        reproduce(study, asked, until)
     return 0
 
 
@@ -137,8 +146,8 @@ def _load(name: str) -> Study:
         raise ValueError(f"{name} cannot be loaded here: {error}") from error
 
 
-def reproduce(study: Study, asked: Reproduce) -> None:
-    """One experiment: measure, save, draw, show."""
+def reproduce(study: Study, asked: Reproduce, until: float) -> None:
+    """One experiment: measure, save, draw, show. Of one for which there was no time at all nothing is written."""
     from experiments import report
     from experiments.study import RESULTS, save
 
@@ -148,7 +157,11 @@ def reproduce(study: Study, asked: Reproduce) -> None:
         settings = replace(settings, seeds=tuple(range(first, first + asked.seeds)))
     folder = asked.out or (RESULTS / "smoke" if asked.scale == "smoke" else RESULTS)
     before = unfinished(study, settings, folder) if asked.complete else None
-    path = save(study, measure(study, settings, asked, before, on_file(study, folder)), folder)
+    found = measure(study, settings, asked, until, before, on_file(study, folder))
+    if not found["rows"] and asked.minutes is not None:
+        console.note(f"no cell of {study.name} was begun within {asked.minutes:g} minutes: the same command goes on")
+        return
+    path = save(study, found, folder)
     figure = report.draw(study.name, folder)
     show(report.of_study(study.name, folder))
     print(f"results: {path}\nfigure: {figure}")
@@ -177,7 +190,7 @@ def on_file(study: Study, folder: Path) -> Results | None:
 
 
 def measure(
-    study: Study, settings: Any, asked: Reproduce, before: Results | None = None, others: Results | None = None
+    study: Study, settings: Any, asked: Reproduce, until: float, before: Results | None, others: Results | None
 ) -> Results:
     """The cells that are not kept from before; a run that is stopped says how to go on."""
     from experiments.study import ROOT, forget, run
@@ -202,7 +215,7 @@ def measure(
         try:
             found = run(
                 named, settings, scale=asked.scale, jobs=asked.jobs, keep=keep, before=before, others=others, only=only,
-                report=report,
+                until=until, report=report,
             )  # fmt: skip
         except KeyboardInterrupt:
             raise KeyboardInterrupt(f"stopped; {kept(study, asked, counted)}") from None
