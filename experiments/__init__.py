@@ -20,6 +20,7 @@ NAMES = (
     "many-steps",
     "search",
     "image-search",
+    "meta-rates",
     "omniglot",
     "miniimagenet",
     "calibration",

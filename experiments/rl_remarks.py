@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments import study
+from experiments import rl_widths, study
 from experiments.rl_settings import POLICIES, RETURNS, SCRATCH, TRUST
 
 # What the paper says of inner steps of TRPO beside plain ones: better, or worse.
@@ -19,7 +19,7 @@ def remarks(results: study.Results) -> list[str]:
     """Against the control, against MAML, from scratch, trust regions and the spread of policies, how it was done."""
     said = [*_control(results), *_claims(results), *_ahead(results), *_scratch(results), *_trust(results)]
     said.append(_hypothesis(results))
-    return [*said, _rates(results), _lengths(results)]
+    return [*said, *rl_widths.remark(results), _rates(results), _lengths(results)]
 
 
 def _values(results: study.Results) -> Values:

@@ -1,10 +1,14 @@
 """What is said about reinforcement learning is what its numbers say; results are made by hand."""
 
+import itertools
 import json
 
 import numpy as np
+import pytest
+from scipy import integrate, stats
 
-from experiments import rl, rl_remarks, study
+from experiments import rl, rl_remarks, rl_widths, study
+from metaprior.rl import cheetah
 
 
 def written(ours, maml, control):
@@ -116,3 +120,23 @@ def test_time_is_told_of_all_trainings_of_the_program():
     assert f"{told} with compiling." in words
     curve["only_running"] = True
     assert f"{told}." in rl_remarks._lengths(results)
+
+
+@pytest.mark.parametrize("std", [0.05, 0.3, 0.95, 3.0])
+def test_the_cost_of_trembling_is_the_integral_over_actions(std):
+    density = lambda a: np.clip(a, -1, 1) ** 2 * stats.norm.pdf(a, scale=std)
+    parts = [integrate.quad(density, low, high)[0] for low, high in itertools.pairwise((-30, -1, 0, 1, 30))]
+    assert rl_widths.mean_square(std) == pytest.approx(sum(parts), rel=1e-6)
+    paid = float(np.mean(cheetah.control_cost(np.full((7, 6), sum(parts) ** 0.5))))
+    assert rl_widths.cost(std, 200) == pytest.approx(200 * paid, rel=1e-6)
+
+
+def test_widths_are_told_of_half_cheetah_alone_the_narrowest_first():
+    results = written(np.zeros((1, 3, 2)), np.zeros((1, 3, 2)), np.zeros((1, 3, 2)))
+    for name, log_std in {"gem-bml+": -0.05, "maml": -1.25}.items():
+        results["curves"][name]["log_std"] = [log_std] * 2
+    assert rl_widths.remark(results) == []
+    results["settings"] |= {"environment": "rl-cheetah-velocity", "horizon": None}
+    (words,) = rl_widths.remark(results)
+    assert words.endswith(": maml 0.29 (5), gem-bml+ 0.95 (30).")
+    assert words in rl_remarks.remarks(results)
