@@ -1,6 +1,7 @@
 """How `meta-rates` is told: accuracy against the meta-rate, and for which methods the table has another than the best."""
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -55,27 +56,53 @@ def figure(results: study.Results) -> Figure:
     return drawn
 
 
+class Moved(NamedTuple):
+    """The best training of a method beside that with the meta-rate of the table."""
+
+    best: dict[str, Any]
+    tables: dict[str, Any]
+    mean: float  # of the differences of accuracies, task by task
+    ci95: float
+
+    @property
+    def words(self) -> str:
+        """Which is best, and by how much."""
+        verdict = "better" if self.mean > self.ci95 else "not apart"
+        return (
+            f"{self.best['meta_rate']:g} ({self.best['accuracy']:.2f} %) instead of {self.tables['meta_rate']:g} "
+            f"({self.tables['accuracy']:.2f} %): {self.mean:+.2f} ± {self.ci95:.2f}, {verdict}"
+        )
+
+
+def moved(mine: Sequence[dict[str, Any]]) -> Moved | None:
+    """None where one of the two is not known."""
+    best = winner(mine)
+    tables = next((one for one in mine if one["meta_rate"] == one["of_the_table"]), None)
+    if best is None or tables is None or tables["accuracy"] is None:
+        return None
+    return Moved(best, tables, *study.mean_and_ci(np.subtract(best["task_accuracy"], tables["task_accuracy"])))
+
+
+def why(results: study.Results | None, name: str) -> str:
+    """A sentence for a number of the table that is too low; empty where another meta-rate is not known to be better."""
+    found = moved(by_method(results).get(name, [])) if results else None
+    if found is None or found.best is found.tables or found.mean <= found.ci95:
+        return ""
+    return f" Its meta-rate was chosen by short trainings; at this length, on validation classes: {found.words}."
+
+
 def remarks(results: study.Results) -> list[str]:
     """Where the rate of the table is not the best of long trainings, task by task."""
     wanted = len(results["settings"]["meta_rates"])
-    stays, moves, partly = [], [], []
-    for name, mine in by_method(results).items():
-        best = winner(mine)
-        tables = next((one for one in mine if one["meta_rate"] == one["of_the_table"]), None)
-        if best is None or tables is None or tables["accuracy"] is None:
-            partly.append(name)
-        elif best is tables:
-            stays.append(f"{name} {best['meta_rate']:g} ({best['accuracy']:.2f} %)")
-        else:
-            away = np.subtract(best["task_accuracy"], tables["task_accuracy"])
-            mean, ci95 = study.mean_and_ci(away)
-            verdict = "better" if mean > ci95 else "not apart"
-            moves.append(
-                f"{name} {best['meta_rate']:g} ({best['accuracy']:.2f} %) instead of {tables['meta_rate']:g} "
-                f"({tables['accuracy']:.2f} %): {mean:+.2f} ± {ci95:.2f}, {verdict}"
-            )
-        if len(mine) < wanted and name not in partly:
-            partly.append(name)
+    by_name = by_method(results)
+    known = {name: found for name, mine in by_name.items() if (found := moved(mine)) is not None}
+    moves = [f"{name} {found.words}" for name, found in known.items() if found.best is not found.tables]
+    stays = [
+        f"{name} {found.best['meta_rate']:g} ({found.best['accuracy']:.2f} %)"
+        for name, found in known.items()
+        if found.best is found.tables
+    ]
+    partly = [name for name, mine in by_name.items() if name not in known or len(mine) < wanted]
     said = ["Each with one seed that no table reports; the same validation tasks for all, compared task by task."]
     if moves:
         said.append(f"Another meta-rate than that of the table comes out best: {'; '.join(moves)}.")

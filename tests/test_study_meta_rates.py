@@ -66,3 +66,6 @@ def test_what_is_said_follows_from_the_numbers():
     assert "is the best of those measured: reptile 0.01 (87.00 %)." in words
     assert "Not all meta-rates are measured of: fomaml, imaml." in words
     meta_rates_report.figure(results).canvas.draw()
+    reasons = {name: meta_rates_report.why(results, name) for name in ("maml", "reptile", "fomaml", "imaml", "bmaml")}
+    assert "at this length, on validation classes: 0.001 (94.00 %) instead of 0.01 (91.00 %)" in reasons.pop("maml")
+    assert set(reasons.values()) == {""} and meta_rates_report.why(None, "maml") == ""

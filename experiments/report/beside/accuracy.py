@@ -1,6 +1,8 @@
 """Tables 2 and 3: accuracies and calibration errors, number by number."""
 
-from experiments import paper, study
+from collections.abc import Callable
+
+from experiments import meta_rates_report, paper, study
 from experiments.report.beside import training
 from experiments.report.beside.line import NAMES, Load, Value, compared, unmeasured, values
 from experiments.report.verdicts import UNMEASURED, WORSE, Line
@@ -11,7 +13,9 @@ WORDS = {"5w1s": "5-way 1-shot", "5w5s": "5-way 5-shot", "20w1s": "20-way 1-shot
 
 def omniglot(load: Load) -> list[Line]:
     """Table 2."""
-    return _accuracies(load("omniglot"), "omniglot")
+    rates = load("meta-rates")
+    reason = lambda setting, method: meta_rates_report.why(rates, method) if setting == "5w1s" else ""
+    return _accuracies(load("omniglot"), "omniglot", reason)
 
 
 def miniimagenet(load: Load) -> list[Line]:
@@ -50,12 +54,17 @@ VARIANTS = {
 }
 
 
-def _accuracies(results: study.Results | None, tasks: str) -> list[Line]:
+def _accuracies(
+    results: study.Results | None, tasks: str, reason: Callable[[str, str], str] = lambda setting, method: ""
+) -> list[Line]:
+    """`reason` says why a number of a setting and method may be low, if another study knows."""
     table, lines = paper.ACCURACY[tasks], []
     for setting in next(iter(table.values())):
         for method, numbers in table.items():
             cell = ("best", "best", method)
-            lines.append(_accuracy(results, tasks, setting, cell, numbers[setting], NAMES[method]))
+            line = _accuracy(results, tasks, setting, cell, numbers[setting], NAMES[method])
+            known = reason(setting, method) if line.verdict == WORSE else ""
+            lines.append(line._replace(said=line.said + known))
         for cell, what in VARIANTS.items():
             line = _accuracy(results, tasks, setting, cell, table["gem-bml+"][setting], what)
             lines += [line] if line.verdict != UNMEASURED else []
