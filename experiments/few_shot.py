@@ -11,6 +11,7 @@ import numpy as np
 
 from experiments import images, paper, study
 from experiments.images import PROTOCOLS, Variant
+from metaprior.recipes import recipe
 from metaprior.settings import Setup
 
 # By the name under which it is shown.
@@ -61,7 +62,9 @@ class Settings:
     """Of the protocols' test tasks."""
 
 
-LONGER = "longer"  # begins the names of those that differ in the number of iterations
+# Begins the names of those that train for more iterations, at a part of the meta-rate, which the study `meta-rates` asks for.
+LONGER = "longer"
+SLOWER = 0.3
 # What may be changed in the best settings to see what it does, by the word for it.
 ASIDE: dict[str, dict[str, Any]] = {
     "float32": {"precision": "float32"},
@@ -175,6 +178,9 @@ def variant_of(settings: Settings, cell: study.Cell) -> Variant:
     """The method as it is run."""
     setting, kind, name = cell
     variant = literal(settings.tasks, setting, name) if kind == "paper" else VARIANTS[name]
+    if kind.startswith(LONGER):
+        rate = float(f"{SLOWER * recipe(settings.tasks, variant.method)['meta_rate']:.3g}")
+        variant = variant._replace(changes={**variant.changes, "meta_rate": rate})
     return variant._replace(around={**dict(settings.around), **variant.around, **ASIDE.get(kind, {})})
 
 
