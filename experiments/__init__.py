@@ -20,7 +20,7 @@ NAMES = (
     "many-steps",
     "search",
     "image-search",
-    "meta-rates",
+    "long-trials",
     "omniglot",
     "miniimagenet",
     "calibration",

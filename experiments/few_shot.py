@@ -62,7 +62,7 @@ class Settings:
     """Of the protocols' test tasks."""
 
 
-# Begins the names of those that train for more iterations, at a part of the meta-rate, which the study `meta-rates` asks for.
+# Begins the names of those that train for more iterations, at a part of the meta-rate, which long trainings want (`long-trials`).
 LONGER = "longer"
 SLOWER = 0.3
 # What may be changed in the best settings to see what it does, by the word for it.

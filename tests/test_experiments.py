@@ -19,9 +19,9 @@ from metaprior.training import initial_state, require_stable
 IMAGES = ("omniglot", "miniimagenet", "calibration", "inner-optimisers", "time-to-accuracy")  # see test_study_images
 IMAGES += (
     "image-search",
-    "meta-rates",
+    "long-trials",
     "a-star-omniglot",
-)  # see test_study_image_search, _meta_rates, _a_star_omniglot
+)  # see test_study_image_search, _long_trials, _a_star_omniglot
 RL = ("rl-navigation", "rl-cheetah-velocity", "rl-cheetah-direction")  # see test_study_rl
 STEPS = "rl-step-sizes"  # see test_study_rl_steps
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from experiments import meta_rates_report, paper, study
+from experiments import long_trials_report, paper, study
 from experiments.report.beside import training
 from experiments.report.beside.line import NAMES, Load, Value, compared, unmeasured, values
 from experiments.report.verdicts import UNMEASURED, WORSE, Line
@@ -13,8 +13,8 @@ WORDS = {"5w1s": "5-way 1-shot", "5w5s": "5-way 5-shot", "20w1s": "20-way 1-shot
 
 def omniglot(load: Load) -> list[Line]:
     """Table 2."""
-    rates = load("meta-rates")
-    reason = lambda setting, method: meta_rates_report.why(rates, method) if setting == "5w1s" else ""
+    rates = load("long-trials")
+    reason = lambda setting, method: long_trials_report.why(rates, method) if setting == "5w1s" else ""
     return _accuracies(load("omniglot"), "omniglot", reason)
 
 
