@@ -11,6 +11,7 @@ import numpy as np
 
 from experiments import images, paper, study
 from experiments.images import PROTOCOLS, Variant
+from metaprior import methods
 from metaprior.recipes import recipe
 from metaprior.settings import Setup
 
@@ -65,6 +66,7 @@ class Settings:
 # Begins the names of those that train for more iterations, at a part of the meta-rate, which long trainings want (`long-trials`).
 LONGER = "longer"
 SLOWER = 0.3
+ONE_STEP = "one step"
 # What may be changed in the best settings to see what it does, by the word for it.
 ASIDE: dict[str, dict[str, Any]] = {
     "float32": {"precision": "float32"},
@@ -76,8 +78,9 @@ ASIDE: dict[str, dict[str, Any]] = {
     "trained 20-way": {"train_ways": 20},
     LONGER: {},
     f"{LONGER} 20-way": {"train_ways": 20},
+    ONE_STEP: {},
 }
-REPEATED_KINDS = ("best", "trained 20-way", LONGER, f"{LONGER} 20-way")
+REPEATED_KINDS = ("best", "trained 20-way", LONGER, f"{LONGER} 20-way", ONE_STEP)
 
 
 def cells(settings: Settings) -> list[study.Cell]:
@@ -115,7 +118,7 @@ def measure(settings: Settings, cell: study.Cell) -> study.Results:
             validation=settings.validation,
         )
         printed = PAPER.get(settings.tasks, {}).get(name, {}).get(setting)
-        beside = printed if protocol in ("paper", "views") and kind in ("best", "paper", LONGER) else None
+        beside = printed if protocol in ("paper", "views") and kind in ("best", "paper", LONGER, ONE_STEP) else None
         words = f"{setting}, {'the paper’s settings' if kind == 'paper' else kind}{_shorter(settings, cell)}"
         found += images.rows(result, setting=words, method=name, protocol=protocol, paper=beside)
         single[protocol] = np.round(100 * result.accuracy.astype(float).mean(axis=0), 2)
@@ -181,7 +184,14 @@ def variant_of(settings: Settings, cell: study.Cell) -> Variant:
     if kind.startswith(LONGER):
         rate = float(f"{SLOWER * recipe(settings.tasks, variant.method)['meta_rate']:.3g}")
         variant = variant._replace(changes={**variant.changes, "meta_rate": rate})
+    if kind == ONE_STEP:
+        variant = variant._replace(changes={**variant.changes, **one_step(variant.method)})
     return variant._replace(around={**dict(settings.around), **variant.around, **ASIDE.get(kind, {})})
+
+
+def one_step(method: str) -> dict[str, Any]:
+    """What changes in the row where each stage takes one step in training, as MAML's authors do on 5-way tasks."""
+    return {"steps": (1, min(methods.get(method).steps[1], 1)), "rate": 1.0, "meta_rate": 3e-3}
 
 
 def literal(tasks: str, setting: str, name: str) -> Variant:

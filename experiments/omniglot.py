@@ -19,7 +19,7 @@ FULL = Settings(
         ("trained 20-way", ("gem-bml+last-layer",)), ("longer 20-way", ("gem-bml+last-layer",)),
         ("float32", ("gem-bml+last-layer", "20w1s/gem-bml+last-layer")), ("bf16", ("gem-bml+last-layer",)),
         ("augmented", ("gem-bml+last-layer", "20w1s/gem-bml+last-layer")),
-        ("longer", ("20w1s/gem-bml+", "20w5s/gem-bml+", "5w1s/gem-bml+")),
+        ("longer", ("20w1s/gem-bml+", "20w5s/gem-bml+", "5w1s/gem-bml+")), ("one step", ("maml", "5w5s/maml")),
     ),
 )  # fmt: skip
 # Learns well above 80 % in two minutes on two cores.

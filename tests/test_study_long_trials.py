@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from test_study_images import pictures
 
 from experiments import few_shot, images, long_trials, long_trials_report, omniglot, study
-from experiments.long_trials import META_RATE, ONE_STEP
+from experiments.long_trials import META_RATE, ONE_STEP, OWN_HEAD
 from metaprior import data
 
 STUDY, FULL = long_trials.STUDY, long_trials.STUDY.scales["full"]
@@ -31,6 +31,8 @@ def test_one_step_is_tried_where_points_take_steps():
     assert one == ["gem-bml+", "gem-bml", "maml", "fomaml", "reptile"]
     steps = {name: long_trials.put(FULL, (name, ONE_STEP)).learner.method.steps for name in one}
     assert steps == {"gem-bml+": (1, 1), "gem-bml": (1, 1), "maml": (1, 0), "fomaml": (1, 0), "reptile": (1, 1)}
+    shared, own = (long_trials.rests_on(FULL, ("maml", trial)) for trial in (ONE_STEP, OWN_HEAD))
+    assert (shared["settings"].pop("head"), own["settings"].pop("head")) == (None, "own") and shared == own
 
 
 @pytest.mark.slow  # as the search does, which is quicker

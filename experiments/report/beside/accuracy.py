@@ -44,10 +44,11 @@ def calibration(load: Load) -> list[Line]:
     return sorted(lines, key=lambda line: line.where)
 
 
-# Beside the paper's number for GEM-BML+: (kind of cell, as rows say it, method) -> what it is called.
+# Beside the paper's number for GEM-BML+ or the method: (kind of cell, as rows say it, method) -> what it is called.
 VARIANTS = {
     ("paper", "the paper’s settings", "gem-bml+"): "GEM-BML+ at the printed settings",
     ("longer", "longer", "gem-bml+"): "GEM-BML+, trained longer",
+    ("one step", "one step", "maml"): "MAML, one inner step",
     ("best", "best", EXACT): NAMES[EXACT],
     ("trained 20-way", "trained 20-way", EXACT): f"{NAMES[EXACT]}, trained with 20 classes",
     ("longer 20-way", "longer 20-way", EXACT): f"{NAMES[EXACT]}, trained longer with 20 classes",
@@ -66,7 +67,8 @@ def _accuracies(
             known = reason(setting, method) if line.verdict == WORSE else ""
             lines.append(line._replace(said=line.said + known))
         for cell, what in VARIANTS.items():
-            line = _accuracy(results, tasks, setting, cell, table["gem-bml+"][setting], what)
+            printed = table["gem-bml+" if cell[2] == EXACT else cell[2]][setting]
+            line = _accuracy(results, tasks, setting, cell, printed, what)
             lines += [line] if line.verdict != UNMEASURED else []
     return lines
 
