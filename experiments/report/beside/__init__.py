@@ -100,9 +100,7 @@ def summary(found: Sequence[Beside]) -> str:
     claims = [line for line in claims if line.verdict != NOTHING]
     variants = set(accuracy.VARIANTS.values())
     printed, ours = ([line for line in numbers if (line.what in variants) == is_ours] for is_ours in (False, True))
-    beside_them = (
-        f"; beside them variants of GEM-BML+ that are not in the paper’s tables: {counted(ours)}" if ours else ""
-    )
+    beside_them = f"; beside them variants that are not in the paper’s tables: {counted(ours)}" if ours else ""
     return (
         f"Of {len(printed)} results that the paper prints as numbers (Tables 2 and 3): {counted(printed)}{beside_them}. "
         f"Of {len(claims)} claims of its figures: {counted(claims)}."
