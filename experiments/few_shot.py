@@ -67,6 +67,7 @@ class Settings:
 LONGER = "longer"
 SLOWER = 0.3
 ONE_STEP = "one step"
+OWN_HEAD = f"{ONE_STEP} with own head"
 # What may be changed in the best settings to see what it does, by the word for it.
 ASIDE: dict[str, dict[str, Any]] = {
     "float32": {"precision": "float32"},
@@ -79,8 +80,9 @@ ASIDE: dict[str, dict[str, Any]] = {
     LONGER: {},
     f"{LONGER} 20-way": {"train_ways": 20},
     ONE_STEP: {},
+    OWN_HEAD: {"head": "own"},
 }
-REPEATED_KINDS = ("best", "trained 20-way", LONGER, f"{LONGER} 20-way", ONE_STEP)
+REPEATED_KINDS = ("best", "trained 20-way", LONGER, f"{LONGER} 20-way", ONE_STEP, OWN_HEAD)
 
 
 def cells(settings: Settings) -> list[study.Cell]:
@@ -118,7 +120,11 @@ def measure(settings: Settings, cell: study.Cell) -> study.Results:
             validation=settings.validation,
         )
         printed = PAPER.get(settings.tasks, {}).get(name, {}).get(setting)
-        beside = printed if protocol in ("paper", "views") and kind in ("best", "paper", LONGER, ONE_STEP) else None
+        beside = (
+            printed
+            if protocol in ("paper", "views") and kind in ("best", "paper", LONGER, ONE_STEP, OWN_HEAD)
+            else None
+        )
         words = f"{setting}, {'the paper’s settings' if kind == 'paper' else kind}{_shorter(settings, cell)}"
         found += images.rows(result, setting=words, method=name, protocol=protocol, paper=beside)
         single[protocol] = np.round(100 * result.accuracy.astype(float).mean(axis=0), 2)
@@ -184,7 +190,7 @@ def variant_of(settings: Settings, cell: study.Cell) -> Variant:
     if kind.startswith(LONGER):
         rate = float(f"{SLOWER * recipe(settings.tasks, variant.method)['meta_rate']:.3g}")
         variant = variant._replace(changes={**variant.changes, "meta_rate": rate})
-    if kind == ONE_STEP:
+    if kind.startswith(ONE_STEP):
         variant = variant._replace(changes={**variant.changes, **one_step(variant.method)})
     return variant._replace(around={**dict(settings.around), **variant.around, **ASIDE.get(kind, {})})
 

@@ -15,13 +15,12 @@ from typing import Any
 import numpy as np
 
 from experiments import few_shot, image_search, images, long_trials_report, omniglot, study
-from experiments.few_shot import ONE_STEP
+from experiments.few_shot import ONE_STEP, OWN_HEAD
 from metaprior import methods
 from metaprior.recipes import recipe
 from metaprior.settings import Setup
 
 SETTING = "5w1s"
-OWN_HEAD = f"{ONE_STEP}, own head"
 META_RATE = "meta rate "  # and a number
 
 
@@ -77,8 +76,8 @@ def put(settings: Settings, cell: study.Cell, protocol: images.Protocol | None =
     """The pieces of a cell."""
     name, trial = cell
     variant = few_shot.VARIANTS[name]
-    around = [*settings.trained.around, *([("head", "own")] if trial == OWN_HEAD else [])]
-    variant = variant._replace(changes={**variant.changes, **changes(name, trial)}).within(around)
+    around = {**dict(settings.trained.around), **few_shot.ASIDE.get(trial, {})}
+    variant = variant._replace(changes={**variant.changes, **changes(name, trial)}).within(around.items())
     return images.set_up(
         variant, tasks=settings.trained.tasks, setting=SETTING, iterations=length(settings, name), protocol=protocol
     )

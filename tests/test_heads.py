@@ -58,6 +58,18 @@ def test_a_meta_step_with_a_shared_head_does_not_see_class_numbers(name):
     assert moved.head.weight < 1e-6
 
 
+def test_the_first_step_from_a_shared_head_moves_nothing_but_the_head():
+    """Where all columns are alike, W(p − y) is zero: no gradient leads to the features. From other heads one does."""
+    loss = likelihoods.categorical(MODEL.apply)
+    own: Any = MODEL.init(jax.random.key(1))
+    support = jax.tree.map(lambda leaf: leaf[0], episodes().support)
+    largest = lambda tree: max(float(jnp.abs(leaf).max()) for leaf in jax.tree.leaves(tree))
+    for weights, reaches in ((own, True), (shared_columns(MODEL)(Prior(Delta(own))).dist.mean, False)):  # type: ignore[attr-defined]
+        slope = jax.grad(lambda weights: loss.log_prob(weights, support))(weights)
+        assert largest(slope.head) > 1e-2 and (largest(slope.features) > 1e-3) == reaches
+        assert reaches or largest(slope.features) < 1e-12
+
+
 def test_rates_of_a_shared_head_are_learned():
     learner = learner_of("gem-bml+", draw_steps=False)
     state = learner.init(jax.random.key(0), MODEL.init(jax.random.key(1)))

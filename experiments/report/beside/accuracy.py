@@ -49,6 +49,8 @@ VARIANTS = {
     ("paper", "the paper’s settings", "gem-bml+"): "GEM-BML+ at the printed settings",
     ("longer", "longer", "gem-bml+"): "GEM-BML+, trained longer",
     ("one step", "one step", "maml"): "MAML, one inner step",
+    ("one step with own head", "one step with own head", "maml"): "MAML, one inner step, own head",
+    ("one step with own head", "one step with own head", "fomaml"): "first-order MAML, one inner step, own head",
     ("best", "best", EXACT): NAMES[EXACT],
     ("trained 20-way", "trained 20-way", EXACT): f"{NAMES[EXACT]}, trained with 20 classes",
     ("longer 20-way", "longer 20-way", EXACT): f"{NAMES[EXACT]}, trained longer with 20 classes",
