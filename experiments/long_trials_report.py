@@ -1,6 +1,6 @@
 """How `long-trials` is told: errors of all trials, and for which methods the table has another than the best."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -51,8 +51,8 @@ def figure(results: study.Results) -> Figure:
 class Moved(NamedTuple):
     """The best trial of a method beside that with the settings of the table."""
 
-    best: dict[str, Any]
-    tables: dict[str, Any]
+    best: Mapping[str, Any]
+    tables: Mapping[str, Any]
     mean: float  # of the differences of accuracies, task by task
     ci95: float
 
@@ -66,7 +66,7 @@ class Moved(NamedTuple):
         )
 
 
-def moved(mine: Sequence[dict[str, Any]]) -> Moved | None:
+def moved(mine: Sequence[Mapping[str, Any]]) -> Moved | None:
     """None where one of the two is not known."""
     best = winner(mine)
     tables = next((one for one in mine if one["of_the_table"]), None)
