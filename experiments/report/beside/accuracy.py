@@ -50,6 +50,7 @@ VARIANTS = {
     ("longer", "longer", "gem-bml+"): "GEM-BML+, trained longer",
     ("one step", "one step", "maml"): "MAML, one inner step",
     ("one step with own head", "one step with own head", "maml"): "MAML, one inner step, own head",
+    ("one step with own head", "one step with own head", "gem-bml+"): "GEM-BML+, one inner step, own head",
     ("one step with own head", "one step with own head", "fomaml"): "first-order MAML, one inner step, own head",
     ("best", "best", EXACT): NAMES[EXACT],
     ("trained 20-way", "trained 20-way", EXACT): f"{NAMES[EXACT]}, trained with 20 classes",
