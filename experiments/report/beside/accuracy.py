@@ -50,7 +50,6 @@ VARIANTS = {
     ("longer", "longer", "gem-bml+"): "GEM-BML+, trained longer",
     ("one step", "one step", "maml"): "MAML, one inner step",
     ("one step with own head", "one step with own head", "maml"): "MAML, one inner step, own head",
-    ("one step with own head", "one step with own head", "gem-bml+"): "GEM-BML+, one inner step, own head",
     ("one step with own head", "one step with own head", "fomaml"): "first-order MAML, one inner step, own head",
     ("best", "best", EXACT): NAMES[EXACT],
     ("trained 20-way", "trained 20-way", EXACT): f"{NAMES[EXACT]}, trained with 20 classes",
@@ -66,9 +65,8 @@ def _accuracies(
     for setting in next(iter(table.values())):
         for method, numbers in table.items():
             cell = ("best", "best", method)
-            line = _accuracy(results, tasks, setting, cell, numbers[setting], NAMES[method])
-            known = reason(setting, method) if line.verdict == WORSE else ""
-            lines.append(line._replace(said=line.said + known))
+            known = reason(setting, method)
+            lines.append(_accuracy(results, tasks, setting, cell, numbers[setting], NAMES[method], known))
         for cell, what in VARIANTS.items():
             printed = table["gem-bml+" if cell[2] == EXACT else cell[2]][setting]
             line = _accuracy(results, tasks, setting, cell, printed, what)
@@ -83,8 +81,9 @@ def _accuracy(
     cell: tuple[str, str, str],
     printed: paper.Printed,
     what: str,
+    reason: str = "",
 ) -> Line:
-    """As the paper asks: as many queries as shots, statistics of the batch."""
+    """As the paper asks: as many queries as shots, statistics of the batch. `reason`: why it may be low, if that is known."""
     kind, words, method = cell
     curve = (results or {}).get("curves", {}).get(f"{setting}/{kind}/{method}", {})
     found = {where: value for (where, *rest), value in values(results).items() if rest == [method, "accuracy, paper"]}
@@ -97,7 +96,7 @@ def _accuracy(
     said = "Some task ran away."
     if ours.mean is not None:
         said = f"{_apart(gap, 2)}, where the two intervals allow {allowed:.2f}."
-    said += training.why(curve, tasks, setting) if verdict == WORSE else ""
+    said += training.why(curve, tasks, setting, explained=bool(reason)) + reason if verdict == WORSE else ""
     return Line(WORDS[setting], what, f"{printed.text} %", f"{_digits(ours, 2)} %", verdict, said)
 
 
