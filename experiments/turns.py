@@ -1,8 +1,7 @@
 """Who computes when: of several processes that share a card, a few compute while the others compile.
 
-Programs that are started side by side wait for each other at every launch, so that beyond two or three the card does less, not
-more; but to compile takes a processor alone, and as long as to run. What takes no turns (`METAPRIOR_AT_ONCE` is not set) runs at
-once.
+Programs that run side by side wait for each other at every launch, and many of them may get less done than few; to compile takes
+a processor alone. Where nobody asks for turns (`METAPRIOR_AT_ONCE` is not set) all run at once.
 """
 
 import fcntl

@@ -58,7 +58,7 @@ class Reproduce:
     jobs: int = 1
     """Processes that measure cells side by side."""
     at_once: Annotated[int | None, tyro.conf.arg(help_behavior_hint="(default: all of them)")] = None
-    """How many of them compute at a time, where they share a card, while the others compile. Two do more than six."""
+    """How many of them compute at a time, where they share a card, while the others compile."""
     minutes: Annotated[float | None, tyro.conf.arg(help_behavior_hint="(default: no limit)")] = None
     """Begin no cell later than this; those under way are measured, and the same command goes on with the others."""
     setting: Annotated[
