@@ -88,9 +88,9 @@ def test_what_ran_away_is_said_and_not_averaged_over(name):
 
 @pytest.mark.parametrize("name", experiments.NAMES)
 def test_full_scale_is_what_was_promised(name):
-    """Three seeds, eight of agents, and 40,000 iterations where methods are compared."""
+    """Three seeds, six of agents, and 40,000 iterations where methods are compared."""
     settings = experiments.get(name).scales["full"]
-    once = ("image-search", "inner-optimisers", "time-to-accuracy")
+    once = ("image-search", "long-trials", "inner-optimisers", "time-to-accuracy")
     assert len(settings.seeds) == (1 if name in once else 6 if name in RL else 3)
     if name in ("sinusoid-default", "sinusoid-challenging", "inner-steps", "multi-modal", "matrix"):
         assert settings.iterations == 40_000
