@@ -63,7 +63,7 @@ class Settings:
     """Of the protocols' test tasks."""
 
 
-# Begins the names of those that train for more iterations, at a part of the meta-rate, which long trainings want (`long-trials`).
+# Begins the names of those that train longer, at a part of the meta-rate (`long-trials`: not apart from the whole).
 LONGER = "longer"
 SLOWER = 0.3
 ONE_STEP = "one step"

@@ -80,7 +80,10 @@ def why(results: study.Results | None, name: str) -> str:
     found = moved(by_method(results).get(name, [])) if results else None
     if found is None or found.best is found.tables or found.mean <= found.ci95:
         return ""
-    return f" Its settings were chosen by short trainings; at this length, on validation classes: {found.words}."
+    return (
+        " Its settings were chosen by short trainings; at this length, on validation classes and with one seed, which tells "
+        f"rates, steps and head not apart: {found.words}."
+    )
 
 
 def remarks(results: study.Results) -> list[str]:
@@ -99,6 +102,11 @@ def remarks(results: study.Results) -> list[str]:
         if name not in known and mine
     ]
     said = ["Each with one seed that no table reports; the same validation tasks for all, compared task by task."]
+    if any("steps" in one.get("changes", {}) for mine in by_name.values() for one in mine):
+        said.append(
+            "Trials with one step also have another inner rate (1) and meta-rate (0.003) than the table may have: which of these "
+            "matters is not told apart. No training was made longer, so these trials do not say what length would bring."
+        )
     if moves:
         said.append(f"Another trial than the settings of the table comes out best: {'; '.join(moves)}.")
     if stays:

@@ -80,7 +80,7 @@ def test_what_is_said_follows_from_the_numbers():
     assert "are not measured at this length: imaml, a (50.00 %), b (50.50 %), c (not finite)." in words
     long_trials_report.figure(results).canvas.draw()
     reasons = {name: long_trials_report.why(results, name) for name in ("maml", "reptile", "fomaml", "imaml", "bmaml")}
-    assert "at this length, on validation classes: a (94.00 %) instead of c (91.00 %)" in reasons.pop("maml")
+    assert "which tells rates, steps and head not apart: a (94.00 %) instead of c (91.00 %)" in reasons.pop("maml")
     assert set(reasons.values()) == {""} and long_trials_report.why(None, "maml") == ""
 
 
