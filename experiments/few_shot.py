@@ -12,7 +12,6 @@ import numpy as np
 from experiments import images, paper, study
 from experiments.images import PROTOCOLS, Variant
 from metaprior import methods
-from metaprior.recipes import recipe
 from metaprior.settings import Setup
 
 # By the name under which it is shown.
@@ -63,9 +62,7 @@ class Settings:
     """Of the protocols' test tasks."""
 
 
-# Begins the names of those that train longer, at a part of the meta-rate (`long-trials`: not apart from the whole).
-LONGER = "longer"
-SLOWER = 0.3
+LONGER = "longer"  # begins the names of those that differ in the number of iterations
 ONE_STEP = "one step"
 OWN_HEAD = f"{ONE_STEP} with own head"
 # What may be changed in the best settings to see what it does, by the word for it.
@@ -187,9 +184,6 @@ def variant_of(settings: Settings, cell: study.Cell) -> Variant:
     """The method as it is run."""
     setting, kind, name = cell
     variant = literal(settings.tasks, setting, name) if kind == "paper" else VARIANTS[name]
-    if kind.startswith(LONGER):
-        rate = float(f"{SLOWER * recipe(settings.tasks, variant.method)['meta_rate']:.3g}")
-        variant = variant._replace(changes={**variant.changes, "meta_rate": rate})
     if kind.startswith(ONE_STEP):
         variant = variant._replace(changes={**variant.changes, **one_step(variant.method)})
     return variant._replace(around={**dict(settings.around), **variant.around, **ASIDE.get(kind, {})})

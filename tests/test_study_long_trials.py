@@ -9,7 +9,6 @@ from test_study_images import pictures
 
 from experiments import few_shot, images, long_trials, long_trials_report, omniglot, study
 from experiments.long_trials import META_RATE, ONE_STEP, OWN_HEAD
-from experiments.report.beside import training
 from metaprior import data
 
 STUDY, FULL = long_trials.STUDY, long_trials.STUDY.scales["full"]
@@ -82,9 +81,3 @@ def test_what_is_said_follows_from_the_numbers():
     reasons = {name: long_trials_report.why(results, name) for name in ("maml", "reptile", "fomaml", "imaml", "bmaml")}
     assert "which tells rates, steps and head not apart: a (94.00 %) instead of c (91.00 %)" in reasons.pop("maml")
     assert set(reasons.values()) == {""} and long_trials_report.why(None, "maml") == ""
-
-
-def test_the_report_says_that_a_distance_is_not_explained_where_it_is_not():
-    curve = {"query_nll": [[1.0, 2.0] * 10], "iterations": 10, "method": {"meta_batch": 4}}
-    assert training.why(curve, "omniglot", "5w1s").endswith("in the last): the distance is not explained.")
-    assert training.why(curve, "omniglot", "5w1s", explained=True).endswith("in the last).")

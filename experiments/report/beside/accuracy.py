@@ -60,7 +60,7 @@ VARIANTS = {
 def _accuracies(
     results: study.Results | None, tasks: str, reason: Callable[[str, str], str] = lambda setting, method: ""
 ) -> list[Line]:
-    """`reason` says why a number of a setting and method may be low, if another study knows."""
+    """`reason` says what another study knows of a number of a setting and method that is low."""
     table, lines = paper.ACCURACY[tasks], []
     for setting in next(iter(table.values())):
         for method, numbers in table.items():
@@ -83,7 +83,7 @@ def _accuracy(
     what: str,
     reason: str = "",
 ) -> Line:
-    """As the paper asks: as many queries as shots, statistics of the batch. `reason`: why it may be low, if that is known."""
+    """As the paper asks: as many queries as shots, statistics of the batch. `reason`: what else may be behind a low one."""
     kind, words, method = cell
     curve = (results or {}).get("curves", {}).get(f"{setting}/{kind}/{method}", {})
     found = {where: value for (where, *rest), value in values(results).items() if rest == [method, "accuracy, paper"]}
@@ -96,7 +96,7 @@ def _accuracy(
     said = "Some task ran away."
     if ours.mean is not None:
         said = f"{_apart(gap, 2)}, where the two intervals allow {allowed:.2f}."
-    said += training.why(curve, tasks, setting, explained=bool(reason)) + reason if verdict == WORSE else ""
+    said += training.why(curve, tasks, setting) + reason if verdict == WORSE else ""
     return Line(WORDS[setting], what, f"{printed.text} %", f"{_digits(ours, 2)} %", verdict, said)
 
 

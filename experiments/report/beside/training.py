@@ -41,15 +41,8 @@ def end(query_nll: Any) -> End | None:
     return End(SETTLED if abs(gap) <= allowed else FALLS if gap < 0 else RISES, *means)
 
 
-def why(curve: Mapping[str, Any], tasks: str, setting: str, *, explained: bool = False) -> str:
-    """What the length of a training says about an accuracy below the paper's: only of one that still falls, that it is short.
-
-    Args:
-        curve: of the training.
-        tasks: the set of images.
-        setting: such as 5w1s.
-        explained: whether another reason is known.
-    """
+def why(curve: Mapping[str, Any], tasks: str, setting: str) -> str:
+    """What the length of a training says about an accuracy below the paper's: only of one that still falls, that it is short."""
     try:
         found = end(curve["query_nll"])
         length = f"{curve['iterations']:,} iterations of {curve['method']['meta_batch']} tasks"
@@ -68,5 +61,4 @@ def why(curve: Mapping[str, Any], tasks: str, setting: str, *, explained: bool =
         )
     if found.way == RISES:
         return f" Its training diverges: the loss rises ({quarters})."
-    rest = "" if explained else ": the distance is not explained"
-    return f" Its loss in training had settled within its spread ({quarters}){rest}."
+    return f" Its loss in training had settled within its spread ({quarters}): the distance is not explained."
