@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments import images, paper, study
+from experiments import authors, images, paper, study
 from experiments.images import PROTOCOLS, Variant
 from metaprior import methods
 from metaprior.settings import Setup
@@ -63,6 +63,7 @@ class Settings:
 
 
 LONGER = "longer"  # begins the names of those that differ in the number of iterations
+AUTHORS = "authors"  # a baseline as those run it who proposed it
 ONE_STEP = "one step"
 OWN_HEAD = f"{ONE_STEP} with own head"
 # What may be changed in the best settings to see what it does, by the word for it.
@@ -79,7 +80,9 @@ ASIDE: dict[str, dict[str, Any]] = {
     ONE_STEP: {},
     OWN_HEAD: {"head": "own"},
 }
-REPEATED_KINDS = ("best", "trained 20-way", LONGER, f"{LONGER} 20-way", ONE_STEP, OWN_HEAD)
+REPEATED_KINDS = ("best", "trained 20-way", LONGER, f"{LONGER} 20-way", AUTHORS)
+BESIDE = ("best", "paper", LONGER, AUTHORS)  # kinds that stand beside the paper's number
+WORDS = {"paper": "the paper’s settings", AUTHORS: "its authors’ settings"}
 
 
 def cells(settings: Settings) -> list[study.Cell]:
@@ -106,23 +109,19 @@ def measure(settings: Settings, cell: study.Cell) -> study.Results:
     seeds = seeds_of(settings, cell)
     trained = images.train(put(settings, cell), seeds)
     found, single = [], {}
-    for protocol in settings.protocols:
+    for protocol in protocols_of(settings, cell):
         asked = PROTOCOLS[protocol]
         count = max(2, round(settings.tasks_share * asked.tasks))
         result = images.judge(
             put(settings, cell, asked),
             trained.states,
-            steps=images.TEST_STEPS,
+            steps=test_steps(cell),
             num_tasks=count,
             validation=settings.validation,
         )
         printed = PAPER.get(settings.tasks, {}).get(name, {}).get(setting)
-        beside = (
-            printed
-            if protocol in ("paper", "views") and kind in ("best", "paper", LONGER, ONE_STEP, OWN_HEAD)
-            else None
-        )
-        words = f"{setting}, {'the paper’s settings' if kind == 'paper' else kind}{_shorter(settings, cell)}"
+        beside = printed if protocol in ("paper", "views") and kind in BESIDE else None
+        words = f"{setting}, {WORDS.get(kind, kind)}{_shorter(settings, cell)}"
         found += images.rows(result, setting=words, method=name, protocol=protocol, paper=beside)
         single[protocol] = np.round(100 * result.accuracy.astype(float).mean(axis=0), 2)
     curve = {
@@ -142,6 +141,18 @@ def seeds_of(settings: Settings, cell: study.Cell) -> tuple[int, ...]:
     return settings.seeds if cell[2] in REPEATED and cell[1] in REPEATED_KINDS else settings.seeds[:1]
 
 
+def protocols_of(settings: Settings, cell: study.Cell) -> tuple[str, ...]:
+    """All; views only where it does not cost more than the training, and not of what is to be set beside published numbers."""
+    setting, kind, _ = cell
+    without = kind == AUTHORS or (setting, kind) == ("20w5s", LONGER)
+    return tuple(name for name in settings.protocols if not (without and PROTOCOLS[name].views))
+
+
+def test_steps(cell: study.Cell) -> int:
+    """Of adaptation when asked."""
+    return authors.training(cell[2], cell[0]).test_steps if cell[1] == AUTHORS else images.TEST_STEPS
+
+
 def iterations_of(settings: Settings, cell: study.Cell) -> int:
     """Of a training: what costs more a step gets fewer of them."""
     fitting = (count for pattern, count in settings.shortened if fnmatchcase("/".join(cell), pattern))
@@ -151,7 +162,8 @@ def iterations_of(settings: Settings, cell: study.Cell) -> int:
 def _shorter(settings: Settings, cell: study.Cell) -> str:
     """The mark of a training with fewer iterations than usual here, or with more on purpose."""
     count = iterations_of(settings, cell)
-    return f", {count:,} iterations" if count < settings.iterations or cell[1].startswith(LONGER) else ""
+    marked = count < settings.iterations or cell[1].startswith((LONGER, AUTHORS))
+    return f", {count:,} iterations" if marked else ""
 
 
 def put(settings: Settings, cell: study.Cell, protocol: images.Protocol | None = None) -> Setup:
@@ -167,7 +179,8 @@ def put(settings: Settings, cell: study.Cell, protocol: images.Protocol | None =
 
 def rests_on(settings: Settings, cell: study.Cell) -> dict[str, Any]:
     """The recipe of the method, and all other settings."""
-    return images.identity(put(settings, cell))
+    asked = {"test_steps": test_steps(cell)} if cell[1] == AUTHORS else {}
+    return {**images.identity(put(settings, cell)), **asked}
 
 
 def decides(settings: Settings) -> Settings:
@@ -184,8 +197,9 @@ def variant_of(settings: Settings, cell: study.Cell) -> Variant:
     """The method as it is run."""
     setting, kind, name = cell
     variant = literal(settings.tasks, setting, name) if kind == "paper" else VARIANTS[name]
-    if kind.startswith(ONE_STEP):
-        variant = variant._replace(changes={**variant.changes, **one_step(variant.method)})
+    if kind == AUTHORS:
+        changes, around, _ = authors.training(name, setting)
+        variant = Variant(name, changes, around)
     return variant._replace(around={**dict(settings.around), **variant.around, **ASIDE.get(kind, {})})
 
 

@@ -27,7 +27,6 @@ from experiments.rl_settings import (
     place_of,
     put,
     rounded,
-    variant_of,
 )
 from experiments.rl_training import Plan
 from experiments.turns import by_turns
@@ -61,12 +60,7 @@ def rests_on(settings: Settings, cell: study.Cell) -> dict[str, Any]:
     if name == SCRATCH:
         return rl_training.identity(put(settings, "maml"))
     who = {"numbers": numbers_of(settings, name), "iterations": iterations_of(settings, name)}
-    return {**identity(settings, name), **who}
-
-
-def identity(settings: Settings, name: str) -> dict[str, Any]:
-    """All that decides a training besides its seed, number and length."""
-    return {**rl_training.identity(put(settings, name)), **variant_of(name).besides}
+    return {**rl_training.identity(put(settings, name)), **who}
 
 
 def decides(settings: Settings) -> Settings:
@@ -95,7 +89,7 @@ def _folders(settings: Settings, name: str) -> list[Path]:
 
 def _folder(settings: Settings, name: str, numbers: Sequence[float]) -> Path:
     """Where the trainings of all seeds with these numbers are kept."""
-    who = [identity(settings, name), plan_of(settings, name)[1:]]
+    who = [rl_training.identity(put(settings, name)), plan_of(settings, name)[1:]]
     trainings = rl_training.crossed(numbers, settings.seeds)
     return rl_training.state_folder(who, f"{settings.environment}-{name}", *trainings, iterations_of(settings, name))
 

@@ -68,10 +68,8 @@ def _claims(results: study.Results) -> list[str]:
     others = ("pretrain", "maml", "maml-trpo", "gem-bml", "reptile", "fomaml", "gem-bml+rates")
     pairs = [("gem-bml+", other) for other in others]
     pairs += [("gem-bml+natural", other) for other in ("pretrain", "maml", "maml-trpo", "gem-bml+")]
-    tried = ("gem-bml+queries", "gem-bml+short", "gem-bml+long", "gem-bml+narrow")
+    tried = ("gem-bml+queries", "gem-bml+short", "gem-bml+long")
     pairs += [(one, other) for one in tried for other in ("maml", "gem-bml+")]
-    narrow = ("gem-bml+narrow", "gem-bml+two-narrow")
-    pairs += [(one, other) for one in narrow for other in ("maml-narrow", "maml-trpo")]
     told = []
     for one, other in pairs:
         parts = [part for count in _updates(results) if (part := _difference(results, one, other, count))]

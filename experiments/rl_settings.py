@@ -17,8 +17,7 @@ from metaprior.rl.setup import RLSetup, rl_setup
 SCRATCH = "scratch"
 METHODS = (
     "gem-bml+", "gem-bml+natural", "gem-bml", "reptile", "maml", "maml-trpo", "fomaml", "pretrain", "gem-bml+two", "gem-bml+late",
-    "gem-bml+queries", "gem-bml+short", "gem-bml+long", "gem-bml+narrow", "gem-bml+two-narrow", "maml-narrow", "maml-two",
-    "gem-bml+rates", "gem-bml+trpo", SCRATCH,
+    "gem-bml+queries", "gem-bml+short", "gem-bml+long", "maml-two", "gem-bml+rates", "gem-bml+trpo", SCRATCH,
 )  # fmt: skip
 
 
@@ -28,16 +27,12 @@ class Variant(NamedTuple):
     row: str
     changes: Mapping[str, Any] = {}
     queries: int = 1  # rollouts of the query, in those of the support
-    besides: Mapping[str, Any] = {}  # options of `rl_setup`
 
 
 VARIANTS = {
     "gem-bml+queries": Variant("gem-bml+", queries=4),
     "gem-bml+short": Variant("gem-bml+", {"rate": 0.03}),
     "gem-bml+long": Variant("gem-bml+", {"rate": 0.3}),
-    "gem-bml+narrow": Variant("gem-bml+", besides={"width_rate": 10.0}),
-    "gem-bml+two-narrow": Variant("gem-bml+two", besides={"width_rate": 10.0}),
-    "maml-narrow": Variant("maml", besides={"width_rate": 10.0}),
 }
 RETURNS, TRUST, POLICIES = "own updates", "trust-region updates", "adapted policies"
 
@@ -123,7 +118,6 @@ def put(
         region={"max_kl": number} if number is not None and is_region else None,
         watch_every=None,
         check=False,
-        **variant.besides,
     )
 
 

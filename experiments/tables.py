@@ -89,7 +89,7 @@ PICTURES = {"omniglot": "Omniglot", "miniimagenet": "miniImageNet"}
 ASKED = {"accuracy, paper": "the paper’s protocol", "accuracy, views": "averaged over views"}
 TRAINED = {
     "best": "", "trained 20-way": ", trained 20-way", "longer": ", trained longer", "longer 20-way": ", trained 20-way longer",
-    "one step": ", one inner step", "one step with own head": ", one inner step, own head",
+    "its authors’ settings": " at its authors’ settings",
 }  # fmt: skip
 
 

@@ -14,7 +14,6 @@ import experiments
 from experiments import rl, rl_measures, rl_navigation, rl_settings, rl_training, study
 from experiments.rl_measures import Found
 from metaprior.evaluation import TEST_SEED
-from metaprior.meta import trainer
 from metaprior.models.base import foreign
 from metaprior.recipes import RECIPES
 from metaprior.rl.evaluation import adapted_returns
@@ -320,23 +319,6 @@ def test_what_a_kept_cell_rests_on():
         assert place(settings, "gem-bml") != place(replace(settings, **change), "gem-bml")
     assert rl._folder(settings, "maml", [1e-3]) != rl._folder(other, "maml", [1e-3])
     assert rl._folder(settings, "maml", [1e-3]) != rl._folder(replace(settings, seeds=(0,)), "maml", [1e-3])
-
-
-def test_what_a_variant_changes_beside_the_row_decides_where_it_is_kept(monkeypatch):
-    """Its row says nothing of it; the others rest on what they rested on before there was such a thing."""
-    name, usual = "gem-bml+narrow", rl.rests_on(TINY, ("gem-bml+",))
-    found, folder = rl.rests_on(TINY, (name,)), rl._folder(TINY, name, [1e-3])
-    assert found == {**usual, "width_rate": 10.0} and "width_rate" not in usual
-    monkeypatch.setitem(rl_settings.VARIANTS, name, rl_settings.Variant("gem-bml+", besides={"width_rate": 30.0}))
-    assert rl.rests_on(TINY, (name,)) != found and rl._folder(TINY, name, [1e-3]) != folder
-    moved = []
-    for each in ("gem-bml+", name):
-        setup = rl.put(TINY, each, 1e-3)
-        before = setup.init(jax.random.key(0))
-        after = trainer(setup.learner, setup.tasks.sample, TINY.meta_batch)(before, 1)[0]
-        moved.append(jax.tree.map(lambda a, b: np.asarray(a - b), after.prior.dist.mean, before.prior.dist.mean))
-    np.testing.assert_allclose(moved[1].log_std, 30 * moved[0].log_std, rtol=1e-4)
-    np.testing.assert_allclose(*(jax.tree.leaves(each)[0] for each in moved), rtol=1e-4, atol=1e-9)
 
 
 def test_fresh_forgets_the_trainings_of_the_study_alone(tmp_path):

@@ -48,9 +48,9 @@ def calibration(load: Load) -> list[Line]:
 VARIANTS = {
     ("paper", "the paper’s settings", "gem-bml+"): "GEM-BML+ at the printed settings",
     ("longer", "longer", "gem-bml+"): "GEM-BML+, trained longer",
-    ("one step", "one step", "maml"): "MAML, one inner step",
-    ("one step with own head", "one step with own head", "maml"): "MAML, one inner step, own head",
-    ("one step with own head", "one step with own head", "fomaml"): "first-order MAML, one inner step, own head",
+    ("authors", "its authors’ settings", "maml"): "MAML at its authors’ settings",
+    ("authors", "its authors’ settings", "fomaml"): "first-order MAML at its authors’ settings",
+    ("authors", "its authors’ settings", "reptile"): "Reptile at its authors’ settings",
     ("best", "best", EXACT): NAMES[EXACT],
     ("trained 20-way", "trained 20-way", EXACT): f"{NAMES[EXACT]}, trained with 20 classes",
     ("longer 20-way", "longer 20-way", EXACT): f"{NAMES[EXACT]}, trained longer with 20 classes",
