@@ -185,6 +185,7 @@ def remarks(results: study.Results) -> list[str]:
         "The temperature is fitted on validation classes, by the NLL of "
         f"{settings['validation']} tasks, in the same way for every method; the other rows have none."
     ]
+    sentences += _differences(results)
     for name, curve in results["curves"].items():
         rare = [i for i, count in enumerate(curve["count"]) if 0 < count < settings["rare"]]
         if rare:
@@ -194,6 +195,24 @@ def remarks(results: study.Results) -> list[str]:
             )  # fmt: skip
             sentences.append(f"Rare bins of {name.replace('/', ', ')}, not in its MCE: {told}.")
     return sentences
+
+
+def _differences(results: study.Results) -> list[str]:
+    """GEM-BML+ in both forms minus MAML, with a temperature: whether intervals tell them apart."""
+    found = {(row["method"], row["metric"]): row for row in results["rows"] if row["setting"] == FITTED}
+    told = []
+    for name in ("gem-bml+last-layer", "gem-bml+"):
+        parts = []
+        for metric in ("ECE", "MCE", "NLL"):
+            ours, others = (found.get((method, metric)) for method in (name, "maml"))
+            if ours is None or others is None:
+                continue
+            gap, allowed = ours["mean"] - others["mean"], float(np.hypot(ours["ci95"], others["ci95"]))
+            verdict = "not apart" if abs(gap) <= allowed else "better" if gap < 0 else "worse"
+            parts.append(f"{metric} {gap:+.4f} ± {allowed:.4f} ({verdict})")
+        if parts:
+            told.append(f"With the temperature, {name} minus maml: {', '.join(parts)}.")
+    return told
 
 
 STUDY, run = study.declare(

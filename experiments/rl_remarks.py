@@ -17,7 +17,14 @@ Values = dict[tuple[str, str, str], tuple[float, float]]
 
 def remarks(results: study.Results) -> list[str]:
     """Against the control, against MAML, from scratch, trust regions and the spread of policies, how it was done."""
-    said = [*_control(results), *_claims(results), *_ahead(results), *_scratch(results), *_trust(results)]
+    said = [
+        *_control(results),
+        *_claims(results),
+        *_best(results),
+        *_ahead(results),
+        *_scratch(results),
+        *_trust(results),
+    ]
     said.append(_hypothesis(results))
     return [*said, *rl_widths.remark(results), _rates(results), _lengths(results)]
 
@@ -77,6 +84,33 @@ def _claims(results: study.Results) -> list[str]:
             name = one.replace("gem-bml", "GEM-BML")
             told.append(f"{name} minus {other}, task by task: {'; '.join(parts)}.")
     return told
+
+
+def best_on_validation(results: study.Results) -> str | None:
+    """The row of Gradient-EM whose chosen training has the highest return in validation tasks; None where none is known."""
+    returns = {
+        name: max(tried)
+        for name, curve in results["curves"].items()
+        if name.startswith("gem-bml")
+        and (tried := [each["validation"] for each in curve.get("tried", []) if each["validation"] is not None])
+    }
+    return max(returns, key=lambda name: returns[name]) if returns else None
+
+
+def _best(results: study.Results) -> list[str]:
+    """What one would take of Gradient-EM without a look at test tasks, and what it costs."""
+    if (best := best_on_validation(results)) is None:
+        return []
+    parts = []
+    for other in ("maml", "maml-trpo", "pretrain"):
+        each = [part for count in _updates(results) if (part := _difference(results, best, other, count))]
+        parts += [f"minus {other} {', '.join(each)}"] if each else []
+    steps = [results["curves"].get(name, {}).get("steps_per_iteration") for name in (best, "gem-bml+")]
+    more = f", with {steps[0] / steps[1]:.3g} times as many environment steps in training" if all(steps) else ""
+    return [
+        f"Of all rows of Gradient-EM {best} has the highest return in validation tasks{more}. In test tasks, "
+        f"{'; '.join(parts)}."
+    ]
 
 
 def _ahead(results: study.Results) -> list[str]:

@@ -134,7 +134,8 @@ def returns(load: Load) -> str:
         for row in load(name)["rows"]
         if row["setting"] == RETURNS
         and row["metric"] in wanted
-        and row["method"] in ("gem-bml+", "gem-bml+two", "gem-bml", "reptile", "maml", "maml-trpo", "pretrain")
+        and row["method"]
+        in ("gem-bml+", "gem-bml+two", "gem-bml+queries", "gem-bml", "reptile", "maml", "maml-trpo", "pretrain")
     ]
     return _tables(rows)
 

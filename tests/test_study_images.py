@@ -353,6 +353,28 @@ def test_longer_trainings_differ_in_their_length_alone_and_may_be_of_any_setting
     assert few_shot.seeds_of(settings, named) == (0, 1) and few_shot._shorter(settings, named) == ", 900 iterations"
 
 
+def test_baselines_as_their_authors_train_them():
+    """By their public code: one step, a start for each class, as many queries as shots; Reptile ten images, then 50 steps."""
+    settings = replace(
+        omniglot.SMOKE, settings=("5w1s", "5w5s"), aside=(("authors", ("maml", "5w5s/fomaml", "reptile")),)
+    )
+    maml, fomaml, reptile = (cell for cell in few_shot.cells(settings) if cell[1] == few_shot.AUTHORS)
+    for cell, shots in ((maml, 1), (fomaml, 5)):
+        found = few_shot.put(settings, cell)
+        method = found.learner.method
+        assert (method.steps, method.rate, method.meta_rate, method.meta_batch) == ((1, 0), 0.4, 1e-3, 32)
+        assert (found.settings.queries, found.settings.head, found.settings.decay) == (shots, "own", False)
+        assert few_shot.test_steps(cell) == images.TEST_STEPS
+    method = few_shot.put(settings, reptile).learner.method
+    assert (method.steps, method.optimizer, method.options["batch_size"]) == ((0, 5), "shared-adam", 10)
+    assert few_shot.test_steps(reptile) == few_shot.rests_on(settings, reptile)["test_steps"] == 50
+    assert "test_steps" not in few_shot.rests_on(settings, ("5w1s", "best", "maml"))  # what was kept before them stays
+    assert few_shot._shorter(settings, maml) == f", {settings.iterations} iterations"
+    every = replace(settings, protocols=tuple(PROTOCOLS))
+    assert set(few_shot.protocols_of(every, maml)) == set(PROTOCOLS) - {"views"}
+    assert few_shot.protocols_of(every, ("5w1s", "best", "maml")) == tuple(PROTOCOLS)
+
+
 def test_the_first_pattern_that_fits_says_how_long_a_cell_trains():
     settings = replace(omniglot.SMOKE, shortened=(("*5s/*", 20), ("*/maml", 30)))
     found = [

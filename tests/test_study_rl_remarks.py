@@ -53,6 +53,23 @@ def test_remarks_say_what_the_numbers_say():
     assert "the intervals overlap" in words and "(not apart)" in words
 
 
+def test_the_row_that_validation_tasks_would_choose_is_named_with_what_it_costs():
+    """Whatever test tasks say: here it is the worse one there."""
+    results = written(np.full((1, 3, 2), -4.0), np.full((1, 3, 2), -3.0), np.zeros((1, 3, 2)))
+    curves = results["curves"]
+    assert rl_remarks.best_on_validation(results) is None and rl_remarks._best(results) == []
+    curves["gem-bml+"] |= {"tried": [{"number": 1, "validation": -3.0}], "steps_per_iteration": 100}
+    curves["maml"]["tried"] = [{"number": 1, "validation": 0.0}]
+    tried = [{"number": 1, "validation": None}, {"number": 2, "validation": -1.0}]
+    curves["gem-bml+queries"] = {**curves["gem-bml+"], "tried": tried, "steps_per_iteration": 250}
+    curves["gem-bml+queries"]["task_returns"] = np.full((1, 3, 2), -5.0).tolist()
+    (said,) = rl_remarks._best(results)
+    assert (
+        "gem-bml+queries has the highest return in validation tasks, with 2.5 times as many environment steps" in said
+    )
+    assert "minus maml -2.00 ± 0.00 after 1 update (worse)" in said
+
+
 def test_the_hypothesis_on_trust_regions_is_told_with_the_spread_and_held_against_the_paper(monkeypatch):
     monkeypatch.setattr(rl_remarks, "_other", lambda name: None)
     results = written(np.zeros((1, 3, 2)), np.zeros((1, 3, 2)), np.zeros((1, 3, 2)))

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from experiments import long_trials_report, paper, study
 from experiments.report.beside import training
 from experiments.report.beside.line import NAMES, Load, Value, compared, unmeasured, values
-from experiments.report.verdicts import UNMEASURED, WORSE, Line
+from experiments.report.verdicts import AGREES, BETTER, UNMEASURED, WORSE, Line
 
 EXACT = "gem-bml+last-layer"  # stands beside the paper's number for GEM-BML+, of which it is a kind
 WORDS = {"5w1s": "5-way 1-shot", "5w5s": "5-way 5-shot", "20w1s": "20-way 1-shot", "20w5s": "20-way 5-shot"}
@@ -63,15 +63,29 @@ def _accuracies(
     """`reason` says what another study knows of a number of a setting and method that is low."""
     table, lines = paper.ACCURACY[tasks], []
     for setting in next(iter(table.values())):
+        beside = {}
+        for cell, what in VARIANTS.items():
+            printed = table["gem-bml+" if cell[2] == EXACT else cell[2]].get(setting)
+            line = _accuracy(results, tasks, setting, cell, printed, what) if printed else None
+            beside |= {cell: line} if line is not None and line.verdict != UNMEASURED else {}
         for method, numbers in table.items():
             cell = ("best", "best", method)
-            known = reason(setting, method)
+            others = {kind: line for (kind, _, whose), line in beside.items() if whose == method and kind in AGAIN}
+            known = _again(others) or reason(setting, method)
             lines.append(_accuracy(results, tasks, setting, cell, numbers[setting], NAMES[method], known))
-        for cell, what in VARIANTS.items():
-            printed = table["gem-bml+" if cell[2] == EXACT else cell[2]][setting]
-            line = _accuracy(results, tasks, setting, cell, printed, what)
-            lines += [line] if line.verdict != UNMEASURED else []
+        lines += beside.values()
     return lines
+
+
+# The same method, trained otherwise, as a reason for a low number: kind of cell -> how it is told.
+AGAIN = {"authors": "At its authors’ settings", "longer": "Trained longer"}
+
+
+def _again(others: dict[str, Line]) -> str:
+    """What other trainings of a method came to, where one of them does reach what is printed."""
+    if not {line.verdict for line in others.values()} & {AGREES, BETTER}:
+        return ""
+    return "".join(f" {AGAIN[kind]}: {line.ours} ({line.verdict})." for kind, line in others.items())
 
 
 def _accuracy(
@@ -96,7 +110,7 @@ def _accuracy(
     said = "Some task ran away."
     if ours.mean is not None:
         said = f"{_apart(gap, 2)}, where the two intervals allow {allowed:.2f}."
-    said += training.why(curve, tasks, setting) + reason if verdict == WORSE else ""
+    said += training.why(curve, tasks, setting, known=reason) if verdict == WORSE else ""
     return Line(WORDS[setting], what, f"{printed.text} %", f"{_digits(ours, 2)} %", verdict, said)
 
 

@@ -5,7 +5,7 @@ from math import isfinite
 from experiments import study
 from experiments.report.beside.line import NAMES, Load, Value, apart, named, unmeasured, values
 from experiments.report.verdicts import FAILS, HOLDS, PART, UNDECIDED, Line
-from experiments.rl_remarks import BOUND, PAPER, by_trust, difference
+from experiments.rl_remarks import BOUND, PAPER, best_on_validation, by_trust, difference
 from experiments.rl_settings import POLICIES
 
 WORDS = {
@@ -30,14 +30,16 @@ def _value(found: tuple[float, float] | None) -> Value | None:
     return Value(found[0], found[1]) if isfinite(found[0]) else Value(None)
 
 
-def _differences(results: study.Results | None, rivals: tuple[str, ...]) -> dict[str, list[Value]]:
-    """GEM-BML+ minus each rival that was measured, after 1, 2, … updates."""
+def _differences(
+    results: study.Results | None, rivals: tuple[str, ...], ours: str = "gem-bml+"
+) -> dict[str, list[Value]]:
+    """GEM-BML+, or another row, minus each rival that was measured, after 1, 2, … updates."""
     if results is None:
         return {}
     found = {}
     for rival in rivals:
         counts = range(1, results["settings"]["updates"] + 1)
-        each = [_value(difference(results, "gem-bml+", rival, count)) for count in counts]
+        each = [_value(difference(results, ours, rival, count)) for count in counts]
         if each and None not in each:
             found[rival] = [value for value in each if value is not None]
     return found
@@ -47,9 +49,9 @@ def _signed(value: Value) -> str:
     return str(value) if value.mean is None or value.mean < 0 else f"+{value}"
 
 
-def _told(differences: dict[str, list[Value]]) -> str:
+def _told(differences: dict[str, list[Value]], ours: str = "GEM-BML+") -> str:
     return "; ".join(
-        f"GEM-BML+ minus {NAMES[rival]}: {', '.join(map(_signed, each))} after {_counted(len(each))}"
+        f"{ours} minus {NAMES[rival]}: {', '.join(map(_signed, each))} after {_counted(len(each))}"
         for rival, each in differences.items()
     )
 
@@ -70,6 +72,10 @@ def _ahead(results: study.Results | None, where: str) -> Line:
         FAILS: "MAML is ahead wherever intervals tell them apart.",
     }.get(_across(differences), "")
     short = f"Trained for {results['settings']['iterations']} iterations; the paper does not say for how many."
+    best = best_on_validation(results)
+    if best not in (None, "gem-bml+"):  # the row that one would take without a look at test tasks
+        found = _told(_differences(results, tuple(differences), best), best)
+        short += f" Of the rows that were tried, {best} is best on validation tasks: {found}."
     return Line(where, what, claim, _told(differences), _across(differences), f"{said} {short}".strip())
 
 

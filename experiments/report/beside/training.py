@@ -41,24 +41,35 @@ def end(query_nll: Any) -> End | None:
     return End(SETTLED if abs(gap) <= allowed else FALLS if gap < 0 else RISES, *means)
 
 
-def why(curve: Mapping[str, Any], tasks: str, setting: str) -> str:
-    """What the length of a training says about an accuracy below the paper's: only of one that still falls, that it is short."""
+def why(curve: Mapping[str, Any], tasks: str, setting: str, known: str = "") -> str:
+    """What the length of a training says about an accuracy below the paper's: only of one that still falls, that it is short.
+
+    `known` is what else is known of it, and comes after.
+    """
     try:
         found = end(curve["query_nll"])
         length = f"{curve['iterations']:,} iterations of {curve['method']['meta_batch']} tasks"
     except (KeyError, TypeError):
-        return ""
+        return known
     if found is None:
-        return ""
+        return known
     if not np.isfinite([found.third, found.last]).all():
-        return f" Its training diverges: within {length} the loss leaves the finite numbers."
+        return f" Its training diverges: within {length} the loss leaves the finite numbers.{known}"
     quarters = f"{number(found.third)} in the third quarter of {length}, {number(found.last)} in the last"
+    if found.way == RISES:
+        return f" Its training diverges: the loss rises ({quarters}).{known}"
+    iterations, size = paper.MAML_TRAINING[tasks, setting]
     if found.way == FALLS:
-        iterations, size = paper.MAML_TRAINING[tasks, setting]
         return (
             f" Its training may be too short: the loss still falls ({quarters}). The paper does not say how long it trains, "
-            f"MAML’s authors do so for {iterations:,} of {size}."
+            f"MAML’s authors do so for {iterations:,} of {size}.{known}"
         )
-    if found.way == RISES:
-        return f" Its training diverges: the loss rises ({quarters})."
-    return f" Its loss in training had settled within its spread ({quarters}): the distance is not explained."
+    settled = f" Its loss in training had settled within its spread ({quarters})"
+    if known:
+        return f"{settled}.{known}"
+    if curve.get("settings", {}).get("decay"):  # then any loss settles
+        settled += (
+            f", as it does while the meta-rate falls to zero; whether more would help is open (MAML’s authors train for "
+            f"{iterations:,} of {size})"
+        )
+    return f"{settled}: the distance is not explained."
