@@ -213,11 +213,17 @@ def identity(setup: Setup) -> dict[str, Any]:
 def state_folder(setup: Setup | Sweep, seeds: Sequence[int]) -> Path:
     """Where a training is kept: another method, setting or seed, another folder."""
     all_of_them = [setup.put(row) for row in setup.numbers] if isinstance(setup, Sweep) else [setup]
-    who = [identity(each) for each in all_of_them]
-    settings = all_of_them[0].settings
+    who = [_as_trained(identity(each)) for each in all_of_them]
+    settings = who[0]["settings"]
     what = json.dumps([who if isinstance(setup, Sweep) else who[0], list(seeds)], sort_keys=True)
-    name = f"{settings.tasks}-{settings.ways}w{settings.shots}s-{settings.method}"
+    name = f"{settings['tasks']}-{settings['ways']}w{settings['shots']}s-{settings['method']}"
     return STATES / f"{name}-{sha256(what.encode()).hexdigest()[:16]}"
+
+
+def _as_trained(who: dict[str, Any]) -> dict[str, Any]:
+    """A prior that is trained with 20 classes is the same, with whatever number of them it is asked."""
+    settings = who["settings"]
+    return who | {"settings": settings | {"ways": settings["train_ways"] or settings["ways"], "train_ways": None}}
 
 
 def forget(setup: Setup | Sweep, seeds: Sequence[int]) -> None:

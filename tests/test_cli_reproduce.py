@@ -314,6 +314,17 @@ def test_kept_writes_down_what_there_is_and_names_what_is_missing(tiny, monkeypa
     refused(capsys, ["tiny", "--kept", "--fresh"], "--fresh throws away what --kept would write down")
 
 
+def test_cells_are_chosen_by_patterns(tiny, tmp_path, capsys):
+    """What fits one of them is measured, beside what was there; a pattern that fits nothing is a mistake."""
+    missing = lambda: json.loads((tmp_path / "results" / "tiny.json").read_text()).get("missing")
+    assert main(["reproduce", "tiny", "--cells", "*/maml"]) == 0
+    assert missing() == ["easy/gem-bml+", "hard/gem-bml+"] and len(tiny) == 2
+    assert main(["reproduce", "tiny", "--setting", "hard", "--cells", "*/gem*", "easy/maml"]) == 0
+    assert missing() == ["easy/gem-bml+"] and len(tiny) == 3
+    capsys.readouterr()
+    refused(capsys, ["tiny", "--cells", "*/mmal"], "no cell of tiny fits '*/mmal'; there are easy/maml, easy/gem-bml+")
+
+
 def test_complete_goes_on_from_the_file_alone(tiny, tmp_path, capsys):
     """Where nothing is kept any more: the file's cells come back as they were, the others are measured."""
     where = ["--out", str(tmp_path / "results")]

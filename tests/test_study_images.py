@@ -353,6 +353,22 @@ def test_longer_trainings_differ_in_their_length_alone_and_may_be_of_any_setting
     assert few_shot.seeds_of(settings, named) == (0, 1) and few_shot._shorter(settings, named) == ", 900 iterations"
 
 
+def test_a_prior_is_trained_once_for_all_numbers_of_classes_that_it_is_asked_with(small_omniglot):
+    """With 3 classes in training and asked with 2, or with 3: one training, and the same."""
+    wide, narrow = (
+        images.set_up(
+            Variant("gem-bml+", {"meta_batch": 2, "steps": (1, 1)}, {"filters": 4, **ways}), tasks="omniglot",
+            setting=setting, iterations=1,
+        )
+        for setting, ways in (("3w1s", {}), ("2w1s", {"train_ways": 3}))
+    )  # fmt: skip
+    assert images.state_folder(wide, (0,)) == images.state_folder(narrow, (0,))
+    assert images.state_folder(wide, (0,)).name.startswith("omniglot-3w1s-gem-bml+-")
+    assert images.identity(wide) != images.identity(narrow)
+    one, other = (images.train(setup, (0,)).states for setup in (wide, narrow))
+    jax.tree.map(np.testing.assert_array_equal, one.prior, other.prior)
+
+
 def test_baselines_as_their_authors_train_them():
     """By their public code: one step, a start for each class, as many queries as shots; Reptile ten images, then 50 steps."""
     settings = replace(

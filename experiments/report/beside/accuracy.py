@@ -48,6 +48,7 @@ def calibration(load: Load) -> list[Line]:
 VARIANTS = {
     ("paper", "the paper’s settings", "gem-bml+"): "GEM-BML+ at the printed settings",
     ("longer", "longer", "gem-bml+"): "GEM-BML+, trained longer",
+    ("longer 20-way", "longer 20-way", "gem-bml+"): "GEM-BML+, trained longer with 20 classes",
     ("authors", "its authors’ settings", "maml"): "MAML at its authors’ settings",
     ("authors", "its authors’ settings", "fomaml"): "first-order MAML at its authors’ settings",
     ("authors", "its authors’ settings", "reptile"): "Reptile at its authors’ settings",

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -33,6 +34,7 @@ examples:
   metaprior reproduce all --scale smoke
   metaprior reproduce inner-steps --seeds 1 --jobs 2
   metaprior reproduce omniglot --setting 5w1s --data-dir FOLDER
+  metaprior reproduce omniglot --complete --cells '*/imaml' '20w5s/longer/*' --data-dir FOLDER
 
 The work is done in cells, and cells that are done are kept: a run that was cut off goes on with the same command, and with
 --complete from its results alone, on another machine.
@@ -65,6 +67,10 @@ class Reproduce:
         tuple[str, ...], tyro.conf.arg(metavar="NAME ...", help_behavior_hint="(default: all of them)")
     ] = ()
     """Only these settings of an experiment that has several, such as 5w1s."""
+    cells: Annotated[
+        tuple[str, ...], tyro.conf.arg(metavar="PATTERN ...", help_behavior_hint="(default: all of them)")
+    ] = ()
+    """Only cells whose name fits one of these patterns, such as '*/maml'. Results that miss cells name them."""
     data_dir: Annotated[Path | None, tyro.conf.arg(help_behavior_hint="(default: where METAPRIOR_DATA says)")] = None
     """Where the images are."""
     fresh: bool = False
@@ -196,7 +202,7 @@ def measure(
     from experiments.study import ROOT, forget, run
 
     keep = ROOT / ".cache" / "reproduce"
-    only = chosen(study, settings, asked.setting)
+    only = chosen(study, settings, asked.setting, asked.cells)
     if asked.kept:
         only = lambda cell: False
     if asked.fresh:
@@ -234,15 +240,24 @@ def less(asked: Reproduce) -> str:
     """What to turn down where memory is short: what a cell is made of is the experiment's own, side by side they need not be."""
     if asked.jobs > 1:
         return f"lower --jobs ({asked.jobs})"
-    return "choose others with --setting" + (", or --scale smoke" if asked.scale == "full" else "")
+    return "choose others with --setting or --cells" + (", or --scale smoke" if asked.scale == "full" else "")
 
 
-def chosen(study: Study, settings: Any, names: Sequence[str]) -> Callable[[tuple[str, ...]], bool]:
-    """Whether a cell belongs to these settings, which are the first words of cells; no names choose all."""
-    known = list(dict.fromkeys(cell[0] for cell in study.cells(settings)))
+def chosen(
+    study: Study, settings: Any, names: Sequence[str], patterns: Sequence[str] = ()
+) -> Callable[[tuple[str, ...]], bool]:
+    """Whether a cell belongs to these settings, which are the first words of cells, and fits a pattern; none choose all."""
+    cells = study.cells(settings)
     for name in names:
-        require_known(f"setting of {study.name}", name, known)
-    return lambda cell: not names or cell[0] in names
+        require_known(f"setting of {study.name}", name, list(dict.fromkeys(cell[0] for cell in cells)))
+    fits = lambda cell, pattern: fnmatchcase("/".join(cell), pattern)
+    for pattern in patterns:
+        if not any(fits(cell, pattern) for cell in cells):
+            known = ", ".join("/".join(cell) for cell in cells)
+            raise ValueError(f"no cell of {study.name} fits {pattern!r}; there are {known}")
+    return lambda cell: (
+        (not names or cell[0] in names) and (not patterns or any(fits(cell, pattern) for pattern in patterns))
+    )
 
 
 @contextmanager
