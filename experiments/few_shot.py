@@ -115,7 +115,7 @@ def measure(settings: Settings, cell: study.Cell) -> study.Results:
         result = images.judge(
             put(settings, cell, asked),
             trained.states,
-            steps=test_steps(cell),
+            steps=test_steps(settings, cell),
             num_tasks=count,
             validation=settings.validation,
         )
@@ -148,9 +148,10 @@ def protocols_of(settings: Settings, cell: study.Cell) -> tuple[str, ...]:
     return tuple(name for name in settings.protocols if not (without and PROTOCOLS[name].views))
 
 
-def test_steps(cell: study.Cell) -> int:
+def test_steps(settings: Settings, cell: study.Cell) -> int:
     """Of adaptation when asked."""
-    return authors.training(cell[2], cell[0]).test_steps if cell[1] == AUTHORS else images.TEST_STEPS
+    setting, kind, name = cell
+    return authors.training(settings.tasks, setting, name).test_steps if kind == AUTHORS else images.TEST_STEPS
 
 
 def iterations_of(settings: Settings, cell: study.Cell) -> int:
@@ -179,7 +180,7 @@ def put(settings: Settings, cell: study.Cell, protocol: images.Protocol | None =
 
 def rests_on(settings: Settings, cell: study.Cell) -> dict[str, Any]:
     """The recipe of the method, and all other settings."""
-    asked = {"test_steps": test_steps(cell)} if cell[1] == AUTHORS else {}
+    asked = {"test_steps": test_steps(settings, cell)} if cell[1] == AUTHORS else {}
     return {**images.identity(put(settings, cell)), **asked}
 
 
@@ -198,7 +199,7 @@ def variant_of(settings: Settings, cell: study.Cell) -> Variant:
     setting, kind, name = cell
     variant = literal(settings.tasks, setting, name) if kind == "paper" else VARIANTS[name]
     if kind == AUTHORS:
-        changes, around, _ = authors.training(name, setting)
+        changes, around, _ = authors.training(settings.tasks, setting, name)
         variant = Variant(name, changes, around)
     return variant._replace(around={**dict(settings.around), **variant.around, **ASIDE.get(kind, {})})
 

@@ -9,8 +9,11 @@ from experiments.few_shot import Settings
 
 FULL = Settings(
     "miniimagenet", ("5w1s", "5w5s"), iterations=5_000,
-    aside=(("plain", ("gem-bml+last-layer",)), ("resnet12", ("gem-bml+last-layer", "maml"))),
+    aside=(
+        ("plain", ("gem-bml+last-layer",)), ("resnet12", ("gem-bml+last-layer", "maml")), ("authors", ("fomaml",)),
+    ),
     shortened=(
+        ("*/authors/*", 20_000),
         ("*/resnet12/*", 2_000), ("*/bmaml", 1_000), ("5w5s/*/gem-bml+last-layer", 6_000), ("*/gem-bml+last-layer", 12_000),
         ("*/imaml", 2_000), ("5w5s/*", 2_000),
     ),

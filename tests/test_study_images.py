@@ -380,10 +380,13 @@ def test_baselines_as_their_authors_train_them():
         method = found.learner.method
         assert (method.steps, method.rate, method.meta_rate, method.meta_batch) == ((1, 0), 0.4, 1e-3, 32)
         assert (found.settings.queries, found.settings.head, found.settings.decay) == (shots, "own", False)
-        assert few_shot.test_steps(cell) == images.TEST_STEPS
+        assert few_shot.test_steps(settings, cell) == images.TEST_STEPS
+    photographs = few_shot.variant_of(miniimagenet.FULL, ("5w1s", few_shot.AUTHORS, "fomaml"))
+    assert photographs.changes["steps"] == (5, 0) and photographs.changes["rate"] == 0.05
+    assert photographs.around["queries"] == 15 and not photographs.around["augmented"]  # unlike the others there
     method = few_shot.put(settings, reptile).learner.method
     assert (method.steps, method.optimizer, method.options["batch_size"]) == ((0, 5), "shared-adam", 10)
-    assert few_shot.test_steps(reptile) == few_shot.rests_on(settings, reptile)["test_steps"] == 50
+    assert few_shot.test_steps(settings, reptile) == few_shot.rests_on(settings, reptile)["test_steps"] == 50
     assert "test_steps" not in few_shot.rests_on(settings, ("5w1s", "best", "maml"))  # what was kept before them stays
     assert few_shot._shorter(settings, maml) == f", {settings.iterations} iterations"
     every = replace(settings, protocols=tuple(PROTOCOLS))
