@@ -1,0 +1,81 @@
+"""Which cells the studies of few-shot images have, what each of them trains, and what it rests on."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from experiments import few_shot, images, miniimagenet, omniglot, study
+from experiments.images import PROTOCOLS
+
+
+def test_asides_differ_in_one_thing_and_say_how_long_they_train():
+    settings = replace(
+        omniglot.SMOKE, settings=("5w1s", "5w5s"), aside=(("bf16", ("maml",)),), shortened=(("*/bf16/*", 7),)
+    )
+    aside, *others = (cell for cell in few_shot.cells(settings) if cell[1] == "bf16")
+    assert aside == ("5w1s", "bf16", "maml") and not others
+    changed, plain = (few_shot.put(settings, (aside[0], kind, aside[2])) for kind in ("bf16", "best"))
+    assert replace(changed.settings, precision=None, iterations=settings.iterations) == plain.settings
+    assert (changed.settings.precision, changed.settings.iterations) == ("bf16", 7)
+
+
+def test_longer_trainings_differ_in_their_length_alone_and_may_be_of_any_setting():
+    settings = replace(
+        omniglot.SMOKE, settings=("5w1s", "5w5s"), seeds=(0, 1), aside=(("longer", ("5w5s/maml", "maml")),),
+        shortened=(("*/longer/*", 900),),
+    )  # fmt: skip
+    named, first = (cell for cell in few_shot.cells(settings) if cell[1] == "longer")
+    assert named == ("5w5s", "longer", "maml") and first == ("5w1s", "longer", "maml")
+    longer, plain = (images.identity(few_shot.put(settings, ("5w5s", kind, "maml"))) for kind in ("longer", "best"))
+    assert (longer["settings"].pop("iterations"), plain["settings"].pop("iterations")) == (900, settings.iterations)
+    assert longer == plain
+    assert few_shot.seeds_of(settings, named) == (0, 1) and few_shot._shorter(settings, named) == ", 900 iterations"
+
+
+def test_baselines_as_their_authors_train_them():
+    """By their public code: one step, a start for each class, as many queries as shots; Reptile ten images, then 50 steps."""
+    settings = replace(
+        omniglot.SMOKE, settings=("5w1s", "5w5s"), aside=(("authors", ("maml", "5w5s/fomaml", "reptile")),)
+    )
+    maml, fomaml, reptile = (cell for cell in few_shot.cells(settings) if cell[1] == few_shot.AUTHORS)
+    for cell, shots in ((maml, 1), (fomaml, 5)):
+        found = few_shot.put(settings, cell)
+        method = found.learner.method
+        assert (method.steps, method.rate, method.meta_rate, method.meta_batch) == ((1, 0), 0.4, 1e-3, 32)
+        assert (found.settings.queries, found.settings.head, found.settings.decay) == (shots, "own", False)
+        assert few_shot.test_steps(settings, cell) == images.TEST_STEPS
+    photographs = few_shot.variant_of(miniimagenet.FULL, ("5w1s", few_shot.AUTHORS, "fomaml"))
+    assert photographs.changes["steps"] == (5, 0) and photographs.changes["rate"] == 0.05
+    assert photographs.around["queries"] == 15 and not photographs.around["augmented"]  # unlike the others there
+    method = few_shot.put(settings, reptile).learner.method
+    assert (method.steps, method.optimizer, method.options["batch_size"]) == ((0, 5), "shared-adam", 10)
+    assert few_shot.test_steps(settings, reptile) == few_shot.rests_on(settings, reptile)["test_steps"] == 50
+    assert "test_steps" not in few_shot.rests_on(settings, ("5w1s", "best", "maml"))  # what was kept before them stays
+    assert few_shot._shorter(settings, maml) == f", {settings.iterations} iterations"
+    every = replace(settings, protocols=tuple(PROTOCOLS))
+    assert set(few_shot.protocols_of(every, maml)) == set(PROTOCOLS) - {"views"}
+    assert few_shot.protocols_of(every, ("5w1s", "best", "maml")) == tuple(PROTOCOLS)
+
+
+def test_the_first_pattern_that_fits_says_how_long_a_cell_trains():
+    settings = replace(omniglot.SMOKE, shortened=(("*5s/*", 20), ("*/maml", 30)))
+    found = [
+        few_shot.iterations_of(settings, cell)
+        for cell in (("5w5s", "best", "maml"), ("5w1s", "best", "maml"), ("5w1s", "best", "fomaml"))
+    ]
+    assert found == [20, 30, omniglot.SMOKE.iterations]
+
+
+def test_a_cell_that_is_added_leaves_the_kept_ones_alone():
+    cell, place = ("5w1s", "best", "maml"), lambda settings: study._place(omniglot.STUDY, settings, cell, Path())
+    more = replace(omniglot.SMOKE, settings=("5w1s", "5w5s"), methods=("maml",), shortened=(("5w5s/*", 7),))
+    assert place(more) == place(omniglot.SMOKE)
+    for changed in ({"shortened": (("5w1s/*", 7),)}, {"seeds": (5,)}, {"validation": 3}, {"around": (("filters", 7),)}):
+        assert place(replace(omniglot.SMOKE, **changed)) != place(omniglot.SMOKE), changed
+
+
+def test_a_recipe_that_changes_leaves_no_kept_cell(monkeypatch):
+    cell = ("5w1s", "best", "maml")
+    before = few_shot.rests_on(omniglot.SMOKE, cell)
+    assert few_shot.rests_on(omniglot.SMOKE, cell) == before
+    monkeypatch.setattr(images, "recipe", lambda tasks, method: {"rate": 0.123})
+    assert few_shot.rests_on(omniglot.SMOKE, cell) != before
