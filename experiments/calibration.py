@@ -205,9 +205,9 @@ def _differences(results: study.Results) -> list[str]:
         parts = []
         for metric in ("ECE", "MCE", "NLL"):
             ours, others = (found.get((method, metric)) for method in (name, "maml"))
-            if ours is None or others is None:
+            if ours is None or others is None or None in (ours["mean"], others["mean"]):
                 continue
-            gap, allowed = ours["mean"] - others["mean"], float(np.hypot(ours["ci95"], others["ci95"]))
+            gap, allowed = ours["mean"] - others["mean"], float(np.hypot(ours["ci95"] or 0, others["ci95"] or 0))
             verdict = "not apart" if abs(gap) <= allowed else "better" if gap < 0 else "worse"
             parts.append(f"{metric} {gap:+.4f} ± {allowed:.4f} ({verdict})")
         if parts:

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
-from experiments import few_shot, images, miniimagenet, omniglot, study
+from experiments import calibration, few_shot, images, miniimagenet, omniglot, study
 from experiments.images import PROTOCOLS
 
 
@@ -79,3 +79,17 @@ def test_a_recipe_that_changes_leaves_no_kept_cell(monkeypatch):
     assert few_shot.rests_on(omniglot.SMOKE, cell) == before
     monkeypatch.setattr(images, "recipe", lambda tasks, method: {"rate": 0.123})
     assert few_shot.rests_on(omniglot.SMOKE, cell) != before
+
+
+def test_calibration_is_compared_with_that_of_maml_as_far_as_intervals_tell():
+    numbers = {"maml": (0.004, 0.02, 1.3), "gem-bml+last-layer": (0.001, 0.03, 1.2), "gem-bml+": (None, 0.02, 1.3)}
+    rows = [
+        study.row(setting=calibration.FITTED, method=name, metric=metric, mean=mean, ci95=0.002)
+        for name, means in numbers.items()
+        for metric, mean in zip(("ECE", "MCE", "NLL"), means, strict=True)
+        if mean is not None
+    ]
+    rows.append(rows[-1] | {"method": "gem-bml+", "metric": "ECE", "mean": None})  # some task ran away
+    exact, inner = calibration._differences({"rows": rows})
+    assert "ECE -0.0030 ± 0.0028 (better), MCE +0.0100 ± 0.0028 (worse), NLL -0.1000" in exact
+    assert "gem-bml+ minus maml: MCE +0.0000 ± 0.0028 (not apart), NLL" in inner and "ECE" not in inner
