@@ -5,7 +5,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from experiments import few_shot, images, paper, study
+from experiments import few_shot, paper, study
 from experiments.images import PROTOCOLS
 from metaprior import figures
 
@@ -25,8 +25,7 @@ def figure(results: study.Results) -> Figure:
     for axes, setting in zip(panels, settings, strict=True):
         _draw(axes, results, setting)
     drawn.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False)
-    title = f"{results['settings']['tasks']}: accuracy after {images.TEST_STEPS} steps in %, 95 % intervals"
-    drawn.suptitle(f"{title}; bars: printed in the paper")
+    drawn.suptitle(f"{results['settings']['tasks']}: accuracy in %, 95 % intervals; bars: printed in the paper")
     return drawn
 
 
