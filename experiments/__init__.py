@@ -21,6 +21,7 @@ NAMES = (
     "search",
     "image-search",
     "long-trials",
+    "adaptation-steps",
     "omniglot",
     "miniimagenet",
     "calibration",

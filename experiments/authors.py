@@ -20,7 +20,7 @@ class Training(NamedTuple):
 
 def training(tasks: str, setting: str, method: str) -> Training:
     """Of a baseline on N-way K-shot tasks of a set of images."""
-    return {"maml": _maml, "fomaml": _maml, "reptile": _reptile}[method](tasks, setting_of(setting))
+    return {"maml": _maml, "fomaml": _maml, "reptile": _reptile, "imaml": _imaml}[method](tasks, setting_of(setting))
 
 
 def _maml(tasks: str, setting: Setting) -> Training:
@@ -36,15 +36,30 @@ def _maml(tasks: str, setting: Setting) -> Training:
 
 
 def _reptile(tasks: str, setting: Setting) -> Training:
-    """openai/supervised-reptile: ten images a class, a few steps of Adam on small batches of them; 50 steps when asked.
+    """openai/supervised-reptile: ten images a class, 15 of photographs, a few steps of Adam on small batches; 50 when asked.
 
     Adam has no momentum, and its second moment is shared by all tasks. Theirs moves the prior by plain interpolation and ours by
     Adam, as in all rows, so both rates are others.
     """
-    del tasks
-    few = setting.ways == 5
+    photographs, few = tasks == "miniimagenet", setting.ways == 5
     row = {
-        "steps": (0, 5 if few else 10), "rate": 0.003, "optimizer": "shared-adam", "meta_rate": 0.003, "meta_batch": 5,
-        "clip": None, "options": {"pull": False, "batch_size": 10 if few else 20},
+        "steps": (0, 8 if photographs else 5 if few else 10), "rate": 0.003, "optimizer": "shared-adam", "meta_rate": 0.003,
+        "meta_batch": 5, "clip": None, "options": {"pull": False, "batch_size": 10 if few else 20},
     }  # fmt: skip
-    return Training(row, {"head": "own", "queries": 10}, test_steps=50)
+    around = {"head": "own", "queries": 10} | ({"queries": 15, "augmented": False} if photographs else {})
+    return Training(row, around, test_steps=50)
+
+
+def _imaml(tasks: str, setting: Setting) -> Training:
+    """aravindr93/imaml_dev: 16 plain steps (25 with 20 classes), which no prior pulls back, and as many queries as shots.
+
+    Their conjugate gradients solve (2 + H/12) v = g, H being the curvature of the mean loss of n images. That is the direction
+    of (Λ + nH + damping) v = g where Λ, the precision of the prior, is their λ = 2 times n, and damping is 22 n.
+    """
+    del tasks
+    images, steps = setting.ways * setting.shots, 16 if setting.ways == 5 else 25
+    row = {
+        "steps": (steps, 0), "rate": 0.1, "temperature": 1.0, "std": (2.0 * images) ** -0.5, "meta_rate": 1e-3,
+        "meta_batch": 32, "clip": None, "options": {"pull": False, "damping": 22.0 * images},
+    }  # fmt: skip
+    return Training(row, {"head": "own", "decay": False, "queries": setting.shots}, test_steps=steps)

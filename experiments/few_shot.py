@@ -64,6 +64,9 @@ class Settings:
 
 LONGER = "longer"  # begins the names of those that differ in the number of iterations
 AUTHORS = "authors"  # a baseline as those run it who proposed it
+ONE_PRIOR = "one prior"  # for all settings: learned from 20 classes of one image each, as long as `LONGER` ones
+MORE_STEPS = f"{ONE_PRIOR} at 20 steps"
+STEPS = {MORE_STEPS: 20}  # when asked, where that is not as in the paper: what the study `adaptation-steps` chose
 ONE_STEP = "one step"
 OWN_HEAD = f"{ONE_STEP} with own head"
 # What may be changed in the best settings to see what it does, by the word for it.
@@ -77,11 +80,13 @@ ASIDE: dict[str, dict[str, Any]] = {
     "trained 20-way": {"train_ways": 20},
     LONGER: {},
     f"{LONGER} 20-way": {"train_ways": 20},
+    ONE_PRIOR: {"train_ways": 20, "train_shots": 1},
+    MORE_STEPS: {"train_ways": 20, "train_shots": 1},
     ONE_STEP: {},
     OWN_HEAD: {"head": "own"},
 }
-REPEATED_KINDS = ("best", "trained 20-way", LONGER, f"{LONGER} 20-way", AUTHORS)
-BESIDE = ("best", "paper", LONGER, AUTHORS)  # kinds that stand beside the paper's number
+REPEATED_KINDS = ("best", "trained 20-way", LONGER, f"{LONGER} 20-way", ONE_PRIOR, MORE_STEPS, AUTHORS)
+BESIDE = ("best", "paper", LONGER, ONE_PRIOR, MORE_STEPS, AUTHORS)  # kinds that stand beside the paper's number
 WORDS = {"paper": "the paper’s settings", AUTHORS: "its authors’ settings"}
 
 
@@ -144,14 +149,16 @@ def seeds_of(settings: Settings, cell: study.Cell) -> tuple[int, ...]:
 def protocols_of(settings: Settings, cell: study.Cell) -> tuple[str, ...]:
     """All; views only where it does not cost more than the training, and not of what is to be set beside published numbers."""
     setting, kind, _ = cell
-    without = kind == AUTHORS or (setting, kind) == ("20w5s", LONGER)
+    without = kind in (AUTHORS, *STEPS) or (setting == "20w5s" and kind in (LONGER, ONE_PRIOR))
     return tuple(name for name in settings.protocols if not (without and PROTOCOLS[name].views))
 
 
 def test_steps(settings: Settings, cell: study.Cell) -> int:
     """Of adaptation when asked."""
     setting, kind, name = cell
-    return authors.training(settings.tasks, setting, name).test_steps if kind == AUTHORS else images.TEST_STEPS
+    if kind == AUTHORS:
+        return authors.training(settings.tasks, setting, name).test_steps
+    return STEPS.get(kind, images.TEST_STEPS)
 
 
 def iterations_of(settings: Settings, cell: study.Cell) -> int:
@@ -163,7 +170,7 @@ def iterations_of(settings: Settings, cell: study.Cell) -> int:
 def _shorter(settings: Settings, cell: study.Cell) -> str:
     """The mark of a training with fewer iterations than usual here, or with more on purpose."""
     count = iterations_of(settings, cell)
-    marked = count < settings.iterations or cell[1].startswith((LONGER, AUTHORS))
+    marked = count < settings.iterations or cell[1].startswith((LONGER, ONE_PRIOR, AUTHORS))
     return f", {count:,} iterations" if marked else ""
 
 
@@ -180,7 +187,7 @@ def put(settings: Settings, cell: study.Cell, protocol: images.Protocol | None =
 
 def rests_on(settings: Settings, cell: study.Cell) -> dict[str, Any]:
     """The recipe of the method, and all other settings."""
-    asked = {"test_steps": test_steps(settings, cell)} if cell[1] == AUTHORS else {}
+    asked = {"test_steps": test_steps(settings, cell)} if cell[1] in (AUTHORS, *STEPS) else {}
     return {**images.identity(put(settings, cell)), **asked}
 
 

@@ -221,9 +221,11 @@ def state_folder(setup: Setup | Sweep, seeds: Sequence[int]) -> Path:
 
 
 def _as_trained(who: dict[str, Any]) -> dict[str, Any]:
-    """A prior that is trained with 20 classes is the same, with whatever number of them it is asked."""
-    settings = who["settings"]
-    return who | {"settings": settings | {"ways": settings["train_ways"] or settings["ways"], "train_ways": None}}
+    """A prior that is trained with 20 classes of one image is the same, with whatever numbers of them it is asked."""
+    settings = dict(who["settings"])
+    trained = {"ways": settings["train_ways"], "shots": settings.pop("train_shots", None)}
+    changed = {name: settings[name] if value is None else value for name, value in trained.items()}
+    return who | {"settings": settings | changed | {"train_ways": None}}
 
 
 def forget(setup: Setup | Sweep, seeds: Sequence[int]) -> None:
@@ -239,8 +241,16 @@ def judge(
     setup: Setup | Sweep, states: State, *, steps: int, num_tasks: int, validation: int, split: str = "test"
 ) -> ClassScores:
     """Fit the temperature of each seed's prior on validation classes and score it: arrays [seeds, tasks, …]."""
+    found = judge_at(setup, states, at=(steps,), num_tasks=num_tasks, validation=validation, split=split)
+    return jax.tree.map(lambda leaf: leaf[:, :, 0], found)
+
+
+def judge_at(
+    setup: Setup | Sweep, states: State, *, at: Sequence[int], num_tasks: int, validation: int, split: str = "test"
+) -> ClassScores:
+    """The same after several numbers of steps, each with its temperature: arrays [seeds, tasks, numbers, …]."""
     sweep = _sweep(setup, len(states.iteration))
-    asking = {"at": (steps,), "validation": validation, "num_tasks": num_tasks, "seed": JUDGED_SEED[split]}
+    asking = {"at": tuple(at), "validation": validation, "num_tasks": num_tasks, "seed": JUDGED_SEED[split]}
 
     # One program for all seeds, which runs once: what it is made of is much, what it does is little.
     @partial(jax.jit, compiler_options=without_trials())
@@ -250,7 +260,7 @@ def judge(
 
     pool = sweep.put(sweep.numbers[0]).tasks.pool
     found, _ = by_turns(every_seed)(jnp.asarray(sweep.numbers), states, pool("validation"), pool(split))
-    return jax.tree.map(lambda leaf: np.asarray(leaf)[:, :, 0], found)
+    return jax.tree.map(np.asarray, found)
 
 
 def without_trials() -> dict[str, Any] | None:

@@ -10,7 +10,7 @@ from experiments.few_shot import Settings
 FULL = Settings(
     "miniimagenet", ("5w1s", "5w5s"), iterations=5_000,
     aside=(
-        ("plain", ("gem-bml+last-layer",)), ("resnet12", ("gem-bml+last-layer", "maml")), ("authors", ("fomaml",)),
+        ("plain", ("gem-bml+last-layer",)), ("resnet12", ("gem-bml+last-layer", "maml")), ("authors", ("fomaml", "reptile")),
     ),
     shortened=(
         ("*/authors/*", 20_000),

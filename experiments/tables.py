@@ -89,6 +89,7 @@ PICTURES = {"omniglot": "Omniglot", "miniimagenet": "miniImageNet"}
 ASKED = {"accuracy, paper": "the paper’s protocol", "accuracy, views": "averaged over views"}
 TRAINED = {
     "best": "", "trained 20-way": ", trained 20-way", "longer": ", trained longer", "longer 20-way": ", trained 20-way longer",
+    "one prior": ", one prior for all settings", "one prior at 20 steps": ", one prior for all settings, 20 steps",
     "its authors’ settings": " at its authors’ settings",
 }  # fmt: skip
 

@@ -71,6 +71,14 @@ def test_the_point_is_that_of_the_explicit_steps():
     close(point, flat(q.mean), 1e-13)
 
 
+def test_steps_that_no_prior_pulls_back_have_the_same_derivative_at_their_own_end():
+    point, slope = point_and_derivative(7, solver_steps=60, damping=3.0, pull=False)
+    q = adapted(gradient(LIKELIHOOD, FAMILY, optimizer=0.02, pull=False), FAMILY, Prior(PRIOR), SUPPORT, 7)
+    close(point, flat(q.mean), 1e-13)
+    assert np.abs(point - point_and_derivative(7, solver_steps=2000, damping=0.0)[0]).max() > 1e-4
+    close(flat(slope.mean), dense(point, 3.0)[0], 1e-8)
+
+
 def test_at_convergence_it_is_the_derivative_of_the_solution():
     """By finite differences of the whole adaptation, in μ and in log σ."""
     point, slope = point_and_derivative(CONVERGED, solver_steps=60, damping=0.0)

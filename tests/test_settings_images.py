@@ -37,8 +37,8 @@ def test_the_recipe_of_a_task_set_goes_under_what_is_given():
 
 
 GIVEN = {
-    "ways": 5, "train_ways": 8, "data_dir": Path("x"), "network": "conv4", "filters": 3, "pooling": "mean", "precision": "tf32",
-    "head": "own", "augmented": True,
+    "ways": 5, "train_ways": 8, "train_shots": 2, "data_dir": Path("x"), "network": "conv4", "filters": 3, "pooling": "mean",
+    "precision": "tf32", "head": "own", "augmented": True,
 }  # fmt: skip
 
 

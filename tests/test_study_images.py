@@ -329,16 +329,17 @@ def test_remarks_put_an_exact_head_beside_gem_bml_plus():
 
 
 def test_a_prior_is_trained_once_for_all_numbers_of_classes_that_it_is_asked_with(small_omniglot):
-    """With 3 classes in training and asked with 2, or with 3: one training, and the same."""
-    wide, narrow = (
+    """With 3 classes of one image in training and asked with 2, with 3, or with 2 images: one training, and the same."""
+    wide, narrow, more = (
         images.set_up(
-            Variant("gem-bml+", {"meta_batch": 2, "steps": (1, 1)}, {"filters": 4, **ways}), tasks="omniglot",
+            Variant("gem-bml+", {"meta_batch": 2, "steps": (1, 1)}, {"filters": 4, **trained}), tasks="omniglot",
             setting=setting, iterations=1,
         )
-        for setting, ways in (("3w1s", {}), ("2w1s", {"train_ways": 3}))
+        for setting, trained in (("3w1s", {}), ("2w1s", {"train_ways": 3}), ("3w2s", {"train_shots": 1}))
     )  # fmt: skip
-    assert images.state_folder(wide, (0,)) == images.state_folder(narrow, (0,))
+    assert images.state_folder(wide, (0,)) == images.state_folder(narrow, (0,)) == images.state_folder(more, (0,))
     assert images.state_folder(wide, (0,)).name.startswith("omniglot-3w1s-gem-bml+-")
     assert images.identity(wide) != images.identity(narrow)
-    one, other = (images.train(setup, (0,)).states for setup in (wide, narrow))
-    jax.tree.map(np.testing.assert_array_equal, one.prior, other.prior)
+    one, *others = (images.train(setup, (0,)).states for setup in (wide, narrow, more))
+    for other in others:
+        jax.tree.map(np.testing.assert_array_equal, one.prior, other.prior)

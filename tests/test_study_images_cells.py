@@ -3,7 +3,9 @@
 from dataclasses import replace
 from pathlib import Path
 
-from experiments import calibration, few_shot, images, miniimagenet, omniglot, study
+import numpy as np
+
+from experiments import authors, calibration, few_shot, images, miniimagenet, omniglot, study
 from experiments.images import PROTOCOLS
 
 
@@ -46,6 +48,8 @@ def test_baselines_as_their_authors_train_them():
     photographs = few_shot.variant_of(miniimagenet.FULL, ("5w1s", few_shot.AUTHORS, "fomaml"))
     assert photographs.changes["steps"] == (5, 0) and photographs.changes["rate"] == 0.05
     assert photographs.around["queries"] == 15 and not photographs.around["augmented"]  # unlike the others there
+    photographs = few_shot.variant_of(miniimagenet.FULL, ("5w1s", few_shot.AUTHORS, "reptile"))
+    assert photographs.changes["steps"] == (0, 8) and photographs.around["queries"] == 15
     method = few_shot.put(settings, reptile).learner.method
     assert (method.steps, method.optimizer, method.options["batch_size"]) == ((0, 5), "shared-adam", 10)
     assert few_shot.test_steps(settings, reptile) == few_shot.rests_on(settings, reptile)["test_steps"] == 50
@@ -54,6 +58,19 @@ def test_baselines_as_their_authors_train_them():
     every = replace(settings, protocols=tuple(PROTOCOLS))
     assert set(few_shot.protocols_of(every, maml)) == set(PROTOCOLS) - {"views"}
     assert few_shot.protocols_of(every, ("5w1s", "best", "maml")) == tuple(PROTOCOLS)
+
+
+def test_imaml_solves_for_the_direction_that_its_authors_code_does():
+    """(2 + H/12) v = g there, (Λ + nH + damping) v = g here, n being the images of a task; 16 steps, 25 with 20 classes."""
+    noise = np.random.default_rng(0)
+    root, slope = noise.normal(size=(4, 4)), noise.normal(size=4)
+    curvature = root @ root.T
+    for setting, ways, shots, steps in (("5w1s", 5, 1, 16), ("20w5s", 20, 5, 25)):
+        row, around, test_steps = authors.training("omniglot", setting, "imaml")
+        damped = (row["std"] ** -2 + row["options"]["damping"]) * np.eye(4) + ways * shots * curvature
+        ours, theirs = np.linalg.solve(damped, slope), np.linalg.solve(2 * np.eye(4) + curvature / 12, slope)
+        np.testing.assert_allclose(ours / np.linalg.norm(ours), theirs / np.linalg.norm(theirs), rtol=1e-12)
+        assert row["steps"] == (steps, 0) and test_steps == steps and around["queries"] == shots
 
 
 def test_the_first_pattern_that_fits_says_how_long_a_cell_trains():

@@ -1,4 +1,4 @@
-"""Training with other numbers of classes than evaluation: a shared head serves both, and nothing else may depend on it."""
+"""Training with other numbers of classes, or of images of each, than evaluation: nothing else may depend on them."""
 
 from typing import Any
 
@@ -76,7 +76,7 @@ def _head(state):
 
 
 def test_evaluation_draws_what_it_draws_without():
-    plain, other = tiny_tasks(ways=3), tiny_tasks(ways=3, train_ways=8)
+    plain, other = tiny_tasks(ways=3), tiny_tasks(ways=3, train_ways=8, train_shots=2)
     for key in jax.random.split(jax.random.key(0), 5):
         for a, b in zip(*(jax.tree.leaves(t.evaluation(key, *t.pool("test"))) for t in (plain, other)), strict=True):
             np.testing.assert_array_equal(a, b)
@@ -89,6 +89,15 @@ def test_training_draws_as_tasks_of_so_many_classes_do():
         np.testing.assert_array_equal(a, b)
     assert np.bincount(drawn[0].query.y).tolist() == [2] * 8
     assert (other.outputs, other.outputs_in_training) == (3, 8) and wide.outputs_in_training == 8
+
+
+def test_training_draws_as_tasks_of_so_many_images_do():
+    other, many = tiny_tasks(ways=3, shots=2, train_shots=1, queries=2), tiny_tasks(ways=3, shots=1, queries=2)
+    drawn = [tasks.sample(jax.random.key(1), *tasks.pool("train")) for tasks in (other, many)]
+    for a, b in zip(*map(jax.tree.leaves, drawn), strict=True):
+        np.testing.assert_array_equal(a, b)
+    judged = other.evaluation(jax.random.key(1), *other.pool("test"))
+    assert [np.bincount(episode.support.y).tolist() for episode in (drawn[0], judged)] == [[1] * 3, [2] * 3]
 
 
 def test_targets_have_the_classes_of_their_draw():
@@ -107,6 +116,10 @@ def test_what_cannot_be_is_refused_in_words():
         tiny_tasks(ways=3, train_ways=13).pool("train")
     with pytest.raises(ValueError, match="validation split has 6 classes and a task needs 7: lower --ways"):
         tiny_tasks(ways=7, train_ways=3).pool("validation")
+    with pytest.raises(ValueError, match="train_shots must be a whole number >= 0, got -1"):
+        tiny_tasks(train_shots=-1)
+    with pytest.raises(ValueError, match="a task needs 99 of each class: lower --train-shots or --queries"):
+        tiny_tasks(ways=3, train_shots=98, queries=1).pool("train")
     tiny_tasks(ways=3, train_ways=12).pool("validation")  # has six: enough for what is asked of it
     with pytest.raises(ValueError, match="each of 8 class numbers cannot be judged with 3: leave out --train-ways"):
         assemble(Settings(tasks="omniglot", ways=3, train_ways=8, head="own"))
@@ -114,5 +127,5 @@ def test_what_cannot_be_is_refused_in_words():
 
 
 def test_memory_depends_on_it():
-    setup = assemble(Settings(tasks="omniglot", ways=3, train_ways=8, filters=2))
-    assert "--train-ways (8)" in knobs(setup)
+    setup = assemble(Settings(tasks="omniglot", ways=3, train_ways=8, train_shots=2, filters=2))
+    assert {"--train-ways (8)", "--train-shots (2)"} <= set(knobs(setup))

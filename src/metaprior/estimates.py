@@ -120,7 +120,8 @@ def knobs(setup: Setup) -> list[str]:
         found.append(f"--hidden ({' '.join(map(str, settings.hidden))})")
     else:
         found.append("--filters" if settings.filters is None else f"--filters ({settings.filters})")
-        found += [] if settings.train_ways is None else [f"--train-ways ({settings.train_ways})"]
+        given = (("--train-ways", settings.train_ways), ("--train-shots", settings.train_shots))
+        found += [f"{flag} ({value})" for flag, value in given if value is not None]
     if keeps_steps(method):
         found.append(f"--steps ({method.steps[0]}: {method.name} keeps every inner step)")
     return found

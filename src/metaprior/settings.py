@@ -30,7 +30,9 @@ from metaprior.tasks import get as get_tasks
 from metaprior.tasks.images import with_targets
 from metaprior.types import Likelihood
 
-IMAGES_ONLY = ("ways", "train_ways", "data_dir", "network", "filters", "pooling", "precision", "head", "augmented")
+IMAGES_ONLY = (
+    "ways", "train_ways", "train_shots", "data_dir", "network", "filters", "pooling", "precision", "head", "augmented",
+)  # fmt: skip
 ROLLOUTS_ONLY = ("rollouts", "acting", "horizon", "width_rate", "max_kl")
 ROWS_ONLY = ("inputs", "outputs")
 TASK_SETS = (*TASKS, *ENVIRONMENTS)
@@ -58,6 +60,8 @@ class Settings:
     """Classes of a task, where there are classes."""
     train_ways: int | None = None
     """Classes of a task in training, where they are to be more or fewer than --ways; needs a shared head."""
+    train_shots: int | None = None
+    """Support images of each class in training, where they are to be more or fewer than --shots."""
     data_dir: Path | None = None
     """Where the images are, if not where METAPRIOR_DATA says."""
     network: str | None = None
@@ -263,7 +267,7 @@ def _acting(settings: Settings, method: methods.Method, other: Environment | Non
 
 def tasks_of(settings: Settings, eval_queries: int | None = None) -> Tasks:
     """The task set, with the sizes that the settings give."""
-    names = ("shots", "queries", "ways", "train_ways", "data_dir", "augmented", *ROWS_ONLY)
+    names = ("shots", "queries", "ways", "train_ways", "train_shots", "data_dir", "augmented", *ROWS_ONLY)
     given: dict[str, Any] = {} if eval_queries is None else {"eval_queries": eval_queries}
     given |= {name: value for name in names if (value := getattr(settings, name)) is not None and value is not False}
     return get_tasks(settings.tasks, **given)
@@ -326,9 +330,9 @@ def network(settings: Settings, tasks: Tasks, *, exact_head: bool, once: bool = 
 
 
 def as_dict(settings: Settings) -> dict[str, Any]:
-    """For JSON. Words for agents and tables are left out where there is none: what was kept before them stays what it is."""
+    """For JSON. Later words are left out where there is none: what was kept before them stays what it is."""
     values = dataclasses.asdict(settings)
-    later = (*ROLLOUTS_ONLY, *ROWS_ONLY)
+    later = ("train_shots", *ROLLOUTS_ONLY, *ROWS_ONLY)
     return {name: value for name, value in values.items() if name not in later or value is not None}
 
 

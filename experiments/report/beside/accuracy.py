@@ -48,10 +48,16 @@ def calibration(load: Load) -> list[Line]:
 VARIANTS = {
     ("paper", "the paper’s settings", "gem-bml+"): "GEM-BML+ at the printed settings",
     ("longer", "longer", "gem-bml+"): "GEM-BML+, trained longer",
-    ("longer 20-way", "longer 20-way", "gem-bml+"): "GEM-BML+, trained longer with 20 classes",
+    ("one prior", "one prior", "gem-bml+"): "GEM-BML+, one prior for all settings",
+    (
+        "one prior at 20 steps",
+        "one prior at 20 steps",
+        "gem-bml+",
+    ): "GEM-BML+, one prior for all settings, asked after 20 steps",
     ("authors", "its authors’ settings", "maml"): "MAML at its authors’ settings",
     ("authors", "its authors’ settings", "fomaml"): "first-order MAML at its authors’ settings",
     ("authors", "its authors’ settings", "reptile"): "Reptile at its authors’ settings",
+    ("authors", "its authors’ settings", "imaml"): "iMAML at its authors’ settings",
     ("best", "best", EXACT): NAMES[EXACT],
     ("trained 20-way", "trained 20-way", EXACT): f"{NAMES[EXACT]}, trained with 20 classes",
     ("longer 20-way", "longer 20-way", EXACT): f"{NAMES[EXACT]}, trained longer with 20 classes",

@@ -18,14 +18,29 @@ from metaprior.types import Family, Inference, Likelihood
 
 
 def implicit(
-    likelihood: Likelihood, family: Family, *, optimizer=0.01, solver_steps: int = 5, damping: float = 0.0
+    likelihood: Likelihood,
+    family: Family,
+    *,
+    optimizer=0.01,
+    solver_steps: int = 5,
+    damping: float = 0.0,
+    pull: bool = True,
 ) -> Inference:
-    """Gradient steps with the pull of the prior; differentiated at their end as if they had converged."""
+    """Gradient steps, differentiated at their end as if they had converged.
+
+    Args:
+        likelihood: what the data say.
+        family: of points.
+        optimizer: as in `gradient`.
+        solver_steps: of the conjugate gradients.
+        damping: added to the curvature.
+        pull: whether steps are pulled back to the prior, as the minimum asks; iMAML's authors leave it to the derivative.
+    """
     if solver_steps < 1:
         raise ValueError(f"the implicit derivative needs at least one solver step, got {solver_steps}")
     if not damping >= 0:
         raise ValueError(f"damping cannot be negative, got {damping}")
-    explicit = gradient(likelihood, family, optimizer=optimizer)
+    explicit = gradient(likelihood, family, optimizer=optimizer, pull=pull)
 
     def posterior(state, prior, source):
         fixed = jax.lax.stop_gradient(state.q.mean)

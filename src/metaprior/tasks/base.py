@@ -107,9 +107,10 @@ def uniform(key: Key, *ranges: tuple[float, float]) -> tuple[Float[Array, ""], .
     return tuple(low + (high - low) * jax.random.uniform(key, (len(ranges),)))
 
 
-def check_sizes(*, shots: int, queries: int, eval_queries: int) -> None:
-    """Refuse, in words, numbers of points that no task can have."""
-    for word, value, least in (("shots", shots, 0), ("queries", queries, 1), ("eval_queries", eval_queries, 1)):
+def check_sizes(**sizes: int) -> None:
+    """Refuse, in words, numbers of points that no task can have: a support may have none, a query has one at least."""
+    for word, value in sizes.items():
+        least = 0 if word.endswith("shots") else 1
         if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
             raise ValueError(f"{word} must be a whole number >= {least}, got {value!r}: pass for example {word}=10")
 

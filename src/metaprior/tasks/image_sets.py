@@ -38,6 +38,7 @@ def image_set(
     ways: int = 5,
     train_ways: int | None = None,
     shots: int = 1,
+    train_shots: int | None = None,
     queries: int | None = None,
     eval_queries: int = 15,
     data_dir: Path | str | None = None,
@@ -50,6 +51,7 @@ def image_set(
         ways: classes of a task.
         train_ways: classes of a task in training, where they are to be more or fewer; None: as many.
         shots: support images of each class.
+        train_shots: support images of each class in training, where they are to be more or fewer; None: as many.
         queries: query images of each class in training; None takes the set's own number.
         eval_queries: query images of each class in evaluation.
         data_dir: where the images are; None looks where METAPRIOR_DATA says.
@@ -66,6 +68,7 @@ def image_set(
         ways=ways,
         train_ways=train_ways,
         shots=shots,
+        train_shots=train_shots,
         queries=known.queries if queries is None else queries,
         eval_queries=eval_queries,
         elsewhere=name == OWN and data_dir is None,

@@ -43,6 +43,7 @@ def image_tasks(
     ways: int = 5,
     train_ways: int | None = None,
     shots: int = 1,
+    train_shots: int | None = None,
     queries: int = 1,
     eval_queries: int = 15,
     elsewhere: bool = False,
@@ -58,12 +59,14 @@ def image_tasks(
         ways: classes of a task.
         train_ways: classes of a task in training, where they are to be more or fewer; None: as many.
         shots: support images of each class.
+        train_shots: support images of each class in training, where they are to be more or fewer; None: as many.
         queries: query images of each class in training.
         eval_queries: query images of each class in evaluation.
         elsewhere: whether there are none here: clients have them.
     """
-    check_sizes(shots=shots, queries=queries, eval_queries=eval_queries)
     learned_ways = ways if train_ways is None else train_ways
+    learned_shots = shots if train_shots is None else train_shots
+    check_sizes(shots=shots, train_shots=learned_shots, queries=queries, eval_queries=eval_queries)
     for word, value in (("ways", ways), ("train_ways", learned_ways)):
         if value < 2:
             raise ValueError(f"a task needs two classes or more, got {word}={value}: pass for example {word}=5")
@@ -71,7 +74,7 @@ def image_tasks(
     def sample(key: Key, pixels, members) -> Episode:
         key_draw, key_augment = jax.random.split(key)
         pool = jnp.asarray(pixels), jnp.asarray(members)
-        episode = draw_episode(key_draw, *pool, look, ways=learned_ways, shots=shots, queries=queries)
+        episode = draw_episode(key_draw, *pool, look, ways=learned_ways, shots=learned_shots, queries=queries)
         if not look.augmented:
             return episode
         if look.characters:
@@ -89,13 +92,14 @@ def image_tasks(
     def pool(split: str) -> tuple[UInt8[np.ndarray, "M H W C"], Int[np.ndarray, "K I"]]:
         images: Images = getattr(image_set(), split)
         trains = split == "train"
-        needed = shots + (queries if trains else eval_queries)
+        needed = learned_shots + queries if trains else shots + eval_queries
         require_enough(
             images,
             split,
             ways=learned_ways if trains else ways,
             images_per_class=needed,
             flag="--train-ways" if trains and train_ways is not None else "--ways",
+            shots_flag="--train-shots" if trains and train_shots is not None else "--shots",
         )
         return images.pixels, member_table(images)
 
@@ -167,8 +171,10 @@ def member_table(images: Images) -> Int[np.ndarray, "K I"]:
     return table.astype(np.int32)
 
 
-def require_enough(images: Images, split: str, *, ways: int, images_per_class: int, flag: str = "--ways") -> None:
-    """Refuse a split that cannot fill a task; `flag` is the one that its number of classes comes from."""
+def require_enough(
+    images: Images, split: str, *, ways: int, images_per_class: int, flag: str = "--ways", shots_flag: str = "--shots"
+) -> None:
+    """Refuse a split that cannot fill a task; the flags are those that its numbers of classes and of images come from."""
     if len(images.classes) < ways:
         raise ValueError(
             f"the {split} split has {len(images.classes)} classes and a task needs {ways}: lower {flag}, or add classes"
@@ -177,7 +183,7 @@ def require_enough(images: Images, split: str, *, ways: int, images_per_class: i
         name = images.classes[int(images.counts.argmin())]
         raise ValueError(
             f"class {name} of the {split} split has {least} images and a task needs {images_per_class} of each class: "
-            f"lower --shots{' or --queries' if split == 'train' else ''}, or add images"
+            f"lower {shots_flag}{' or --queries' if split == 'train' else ''}, or add images"
         )
 
 
