@@ -142,8 +142,10 @@ def measure(settings: Settings, cell: study.Cell) -> study.Results:
 
 
 def seeds_of(settings: Settings, cell: study.Cell) -> tuple[int, ...]:
-    """All of them for the methods that are repeated, the first for the others."""
-    return settings.seeds if cell[2] in REPEATED and cell[1] in REPEATED_KINDS else settings.seeds[:1]
+    """All of them for the methods that are repeated, where the paper prints a number; the first for the others."""
+    printed = any(cell[0] in numbers for numbers in PAPER.get(settings.tasks, {}).values())
+    repeated = cell[2] in REPEATED and cell[1] in REPEATED_KINDS and printed
+    return settings.seeds if repeated else settings.seeds[:1]
 
 
 def protocols_of(settings: Settings, cell: study.Cell) -> tuple[str, ...]:

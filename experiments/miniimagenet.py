@@ -14,7 +14,8 @@ FULL = Settings(
     ),
     shortened=(
         ("*/authors/*", 20_000),
-        ("*/resnet12/*", 2_000), ("*/bmaml", 1_000), ("5w5s/*/gem-bml+last-layer", 6_000), ("*/gem-bml+last-layer", 12_000),
+        ("*/resnet12/maml", 300), ("*/resnet12/*", 1_000), ("*/bmaml", 1_000),
+        ("5w5s/*/gem-bml+last-layer", 6_000), ("*/gem-bml+last-layer", 12_000),
         ("*/imaml", 2_000), ("5w5s/*", 2_000),
     ),
     around=(("augmented", True),),
