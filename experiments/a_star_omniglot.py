@@ -31,7 +31,7 @@ class Settings:
 
     seeds: tuple[int, ...] = (0, 1, 2)
     methods: tuple[str, ...] = ("gem-bml", "gem-bml+", "reptile", "maml")
-    iterations: int = 2_000
+    iterations: int = 1_000
     adapted: int = 200
     mixed: tuple[int, ...] = (1, 3, 200)
     points: int = 30
