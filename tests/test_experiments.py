@@ -20,8 +20,9 @@ IMAGES = ("omniglot", "miniimagenet", "calibration", "inner-optimisers", "time-t
 IMAGES += (
     "image-search",
     "long-trials",
+    "adaptation-steps",
     "a-star-omniglot",
-)  # see test_study_image_search, _long_trials, _a_star_omniglot
+)  # see test_study_image_search, _long_trials, _adaptation_steps, _a_star_omniglot
 RL = ("rl-navigation", "rl-cheetah-velocity", "rl-cheetah-direction")  # see test_study_rl
 STEPS = "rl-step-sizes"  # see test_study_rl_steps
 
