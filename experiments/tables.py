@@ -4,7 +4,16 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from experiments import federated, leakage_images_report, leakage_report, page_report, paper, protection, study
+from experiments import (
+    federated,
+    few_shot,
+    leakage_images_report,
+    leakage_report,
+    page_report,
+    paper,
+    protection,
+    study,
+)
 from experiments.report import layout, markdown, section
 from experiments.rl_settings import RETURNS
 from metaprior import estimates
@@ -89,7 +98,8 @@ PICTURES = {"omniglot": "Omniglot", "miniimagenet": "miniImageNet"}
 ASKED = {"accuracy, paper": "the paper’s protocol", "accuracy, views": "averaged over views"}
 TRAINED = {
     "best": "", "trained 20-way": ", trained 20-way", "longer": ", trained longer", "longer 20-way": ", trained 20-way longer",
-    "one prior": ", one prior for all settings", "one prior at 20 steps": ", one prior for all settings, 20 steps",
+    few_shot.ONE_PRIOR: ", one prior for all settings",
+    few_shot.MORE_STEPS: f", one prior for all settings, {few_shot.STEPS[few_shot.MORE_STEPS]} steps",
     "its authors’ settings": " at its authors’ settings",
 }  # fmt: skip
 

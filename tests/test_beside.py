@@ -199,6 +199,25 @@ def test_other_trainings_of_a_method_are_a_reason_where_they_reach_what_is_print
     assert said(97.0).endswith("the distance is not explained.")
 
 
+def test_the_same_prior_asked_after_more_steps_is_reason_enough():
+    """Not its length, whatever its loss did; and a reason for the method's own row, too."""
+    curve = {"iterations": 5000, "method": {"meta_batch": 16}, "query_nll": losses(3, 2, 1.5, 1.2)}
+    rows = [
+        (f"20w5s, {words}", "gem-bml+", "accuracy, paper", value, 0.1)
+        for words, value in (
+            ("best", 90.0),
+            ("one prior, 9 iterations", 97.0),
+            ("one prior at 20 steps, 9 iterations", 99.0),
+        )
+    ]
+    curves = dict.fromkeys(("20w5s/best/gem-bml+", "20w5s/one prior/gem-bml+"), curve)
+    said = {line.what: line.said for line in accuracy.omniglot(loading(omniglot=results(*rows, curves=curves)))
+            if line.where == "20-way 5-shot"}  # fmt: skip
+    told = said["GEM-BML+, one prior for all settings"]
+    assert told.endswith("allow 0.27. The same prior, asked after 20 steps: 99.00 ± 0.10 % (agrees).")
+    assert said["GEM-BML+"].endswith("One prior for all settings, asked after 20 steps: 99.00 ± 0.10 % (agrees).")
+
+
 def test_a_loss_that_rises_is_a_training_that_diverges():
     assert worse(losses(3, 2, 1.5, 1.8)).startswith("Its training diverges: the loss rises (1.75 in")
     lost = losses(3, 2, 1.5, 1.8)

@@ -20,6 +20,16 @@ def test_the_table_asks_with_the_steps_that_validation_classes_chose():
     assert asked == {few_shot.ONE_PRIOR: images.TEST_STEPS, few_shot.MORE_STEPS: 20}
 
 
+def test_so_asked_one_prior_reaches_all_numbers_of_the_paper():
+    """What docs/few-shot.md says; three seeds, the paper's protocol, no views."""
+    found = {
+        row["setting"].split(", ")[0]: (row["mean"] >= row["paper"], row["seeds"])
+        for row in study.load("omniglot")["rows"]
+        if f", {few_shot.MORE_STEPS}" in row["setting"] and row["metric"] == "accuracy, paper"
+    }
+    assert found == dict.fromkeys(omniglot.FULL.settings, (True, 3))
+
+
 def test_one_training_serves_all_settings_and_is_the_one_of_the_table():
     kinds = (*omniglot.ONE_PRIORS, few_shot.LONGER)
     cells = [(setting, kind, METHOD) for setting in omniglot.FULL.settings for kind in omniglot.ONE_PRIORS]

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from experiments import long_trials_report, paper, study
+from experiments.few_shot import MORE_STEPS, ONE_PRIOR, STEPS
 from experiments.report.beside import training
 from experiments.report.beside.line import NAMES, Load, Value, compared, unmeasured, values
 from experiments.report.verdicts import AGREES, BETTER, UNMEASURED, WORSE, Line
@@ -48,12 +49,12 @@ def calibration(load: Load) -> list[Line]:
 VARIANTS = {
     ("paper", "the paper’s settings", "gem-bml+"): "GEM-BML+ at the printed settings",
     ("longer", "longer", "gem-bml+"): "GEM-BML+, trained longer",
-    ("one prior", "one prior", "gem-bml+"): "GEM-BML+, one prior for all settings",
     (
-        "one prior at 20 steps",
-        "one prior at 20 steps",
+        MORE_STEPS,
+        MORE_STEPS,
         "gem-bml+",
-    ): "GEM-BML+, one prior for all settings, asked after 20 steps",
+    ): f"GEM-BML+, one prior for all settings, asked after {STEPS[MORE_STEPS]} steps",
+    (ONE_PRIOR, ONE_PRIOR, "gem-bml+"): "GEM-BML+, one prior for all settings",
     ("authors", "its authors’ settings", "maml"): "MAML at its authors’ settings",
     ("authors", "its authors’ settings", "fomaml"): "first-order MAML at its authors’ settings",
     ("authors", "its authors’ settings", "reptile"): "Reptile at its authors’ settings",
@@ -73,7 +74,8 @@ def _accuracies(
         beside = {}
         for cell, what in VARIANTS.items():
             printed = table["gem-bml+" if cell[2] == EXACT else cell[2]].get(setting)
-            line = _accuracy(results, tasks, setting, cell, printed, what) if printed else None
+            same = beside.get((MORE_STEPS, MORE_STEPS, cell[2])) if cell[0] == ONE_PRIOR else None
+            line = _accuracy(results, tasks, setting, cell, printed, what, same=same) if printed else None
             beside |= {cell: line} if line is not None and line.verdict != UNMEASURED else {}
         for method, numbers in table.items():
             cell = ("best", "best", method)
@@ -85,7 +87,11 @@ def _accuracies(
 
 
 # The same method, trained otherwise, as a reason for a low number: kind of cell -> how it is told.
-AGAIN = {"authors": "At its authors’ settings", "longer": "Trained longer"}
+AGAIN = {
+    "authors": "At its authors’ settings",
+    "longer": "Trained longer",
+    MORE_STEPS: f"One prior for all settings, asked after {STEPS[MORE_STEPS]} steps",
+}
 
 
 def _again(others: dict[str, Line]) -> str:
@@ -103,8 +109,12 @@ def _accuracy(
     printed: paper.Printed,
     what: str,
     reason: str = "",
+    same: Line | None = None,
 ) -> Line:
-    """As the paper asks: as many queries as shots, statistics of the batch. `reason`: what else may be behind a low one."""
+    """As the paper asks: as many queries as shots, statistics of the batch.
+
+    `reason`: what else may be behind a low number; `same`: that of the same training, asked otherwise, which is reason enough.
+    """
     kind, words, method = cell
     curve = (results or {}).get("curves", {}).get(f"{setting}/{kind}/{method}", {})
     found = {where: value for (where, *rest), value in values(results).items() if rest == [method, "accuracy, paper"]}
@@ -117,7 +127,10 @@ def _accuracy(
     said = "Some task ran away."
     if ours.mean is not None:
         said = f"{_apart(gap, 2)}, where the two intervals allow {allowed:.2f}."
-    said += training.why(curve, tasks, setting, known=reason) if verdict == WORSE else ""
+    if verdict == WORSE and same is not None:
+        said += f" The same prior, asked after {STEPS[MORE_STEPS]} steps: {same.ours} ({same.verdict})."
+    elif verdict == WORSE:
+        said += training.why(curve, tasks, setting, known=reason)
     return Line(WORDS[setting], what, f"{printed.text} %", f"{_digits(ours, 2)} %", verdict, said)
 
 
