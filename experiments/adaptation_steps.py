@@ -1,7 +1,8 @@
-"""With how many inner steps to ask, chosen on validation classes: one prior for all settings, after more and more of them.
+"""With how many inner steps to ask, on validation classes: one prior for all settings, after more and more of them.
 
 The table asks after ten, as the paper does. A prior that was trained with one image of each class meets five of them here, and
-more steps than it was trained with. No image of a test class is looked at.
+more steps than it was trained with. No image of a test class is looked at. The fewest steps that cannot be told from the best
+are taken; a mean that is higher by less than tasks can tell is no reason to take more.
 
 metaprior reproduce adaptation-steps --data-dir FOLDER
 """
@@ -143,7 +144,7 @@ def remarks(results: study.Results) -> list[str]:
 
 STUDY, run = study.declare(
     __name__,
-    title="Inner steps when asked, chosen on validation classes",
+    title="Inner steps when asked, on validation classes",
     paper="The paper asks after ten steps on all images (Table 5).",
     full=Settings(),
     smoke=SMOKE,

@@ -66,7 +66,7 @@ LONGER = "longer"  # begins the names of those that differ in the number of iter
 AUTHORS = "authors"  # a baseline as those run it who proposed it
 ONE_PRIOR = "one prior"  # for all settings: learned from 20 classes of one image each, as long as `LONGER` ones
 MORE_STEPS = f"{ONE_PRIOR} at 20 steps"
-STEPS = {MORE_STEPS: 20}  # when asked, where that is not as in the paper: what the study `adaptation-steps` chose
+STEPS = {MORE_STEPS: 20}  # when asked, where that is not as in the paper: what the study `adaptation-steps` takes
 ONE_STEP = "one step"
 OWN_HEAD = f"{ONE_STEP} with own head"
 # What may be changed in the best settings to see what it does, by the word for it.
