@@ -79,6 +79,12 @@ def test_steps_that_no_prior_pulls_back_have_the_same_derivative_at_their_own_en
     close(flat(slope.mean), dense(point, 3.0)[0], 1e-8)
 
 
+def test_nothing_is_solved_for_where_nobody_differentiates():
+    adapt = reach(7, damping=3.0)
+    solves = lambda function: "custom_linear_solve" in str(jax.make_jaxpr(function)(PRIOR))
+    assert solves(jax.grad(lambda dist: adapt(dist).sum())) and not solves(adapt)
+
+
 def test_at_convergence_it_is_the_derivative_of_the_solution():
     """By finite differences of the whole adaptation, in μ and in log σ."""
     point, slope = point_and_derivative(CONVERGED, solver_steps=60, damping=0.0)

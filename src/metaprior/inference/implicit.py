@@ -4,8 +4,8 @@ $$\theta^* = \arg\min_\theta\; N_{\text{eff}}\, \overline{\text{loss}}(\theta)
 + \tfrac12 (\theta-\mu)^\top \Lambda (\theta-\mu), \qquad
 \Big(\frac{\partial\theta^*}{\partial\mu}\Big)^{\!\top} g = \Lambda\, (\Lambda + H)^{-1} g$$
 
-Λ is the precision of the prior, per weight; H the curvature of the data at θ*. The solve is JAX's conjugate gradients, which
-can be transposed. Indefinite H is damped.
+Λ is the precision of the prior, per weight; H the curvature of the data at θ*. The solve is JAX's conjugate gradients.
+Indefinite H is damped.
 """
 
 import jax
@@ -42,22 +42,31 @@ def implicit(
         raise ValueError(f"damping cannot be negative, got {damping}")
     explicit = gradient(likelihood, family, optimizer=optimizer, pull=pull)
 
-    def posterior(state, prior, source):
-        fixed = jax.lax.stop_gradient(state.q.mean)
-        held = jax.lax.stop_gradient(prior.dist)
+    def optimality(mean, dist, source):  # zero at θ*
         num_eff = likelihood.effective_size(source)
+        return jax.grad(lambda m: num_eff * mean_loss(likelihood, m, source) + family.kl(Delta(m), dist))(mean)
 
-        def optimality(mean, dist):  # zero at θ*
-            return jax.grad(lambda m: num_eff * mean_loss(likelihood, m, source) + family.kl(Delta(m), dist))(mean)
+    # Implicit function theorem: ∂θ*/∂Θ = −(Λ + H)⁻¹ ∂F/∂Θ. Solved where somebody differentiates: to adapt takes steps alone.
+    @jax.custom_vjp
+    def reached(dist, fixed, source):
+        del dist, source
+        return fixed
+
+    def pull_back(known, slope):
+        dist, fixed, source = known
 
         def damped_curvature(v):  # (Λ + H + damping) v
-            _, product = jax.jvp(lambda m: optimality(m, held), (fixed,), (v,))
+            _, product = jax.jvp(lambda m: optimality(m, dist, source), (fixed,), (v,))
             return jax.tree.map(lambda a, b: a + damping * b, product, v)
 
-        # Implicit function theorem: ∂θ*/∂Θ = −(Λ + H)⁻¹ ∂F/∂Θ. The right-hand side is zero in value, so θ* stays what it is.
-        residual = jax.tree.map(jnp.subtract, optimality(fixed, prior.dist), optimality(fixed, held))
-        change, _ = jax.scipy.sparse.linalg.cg(damped_curvature, residual, maxiter=solver_steps, tol=0.0)
-        return Delta(jax.tree.map(jnp.subtract, fixed, change))
+        solved, _ = jax.scipy.sparse.linalg.cg(damped_curvature, slope, maxiter=solver_steps, tol=0.0)
+        (by_prior,) = jax.vjp(lambda dist: optimality(fixed, dist, source), dist)[1](solved)
+        return jax.tree.map(jnp.negative, by_prior), None, None
+
+    reached.defvjp(lambda dist, fixed, source: (fixed, (dist, fixed, source)), pull_back)
+
+    def posterior(state, prior, source):
+        return Delta(reached(prior.dist, jax.lax.stop_gradient(state.q.mean), source))
 
     return explicit._replace(
         name="implicit",
