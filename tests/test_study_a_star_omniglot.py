@@ -173,5 +173,5 @@ def test_what_is_kept_rests_on_the_recipe(monkeypatch, tmp_path):
 
 def test_four_methods_at_full_scale():
     full = experiments.get("a-star-omniglot").scales["full"]
-    assert full.methods == ("gem-bml", "gem-bml+", "reptile", "maml") and full.iterations == 5000
+    assert full.methods == ("gem-bml", "gem-bml+", "reptile", "maml") and full.iterations == 1000
     assert full.mixed[-1] == full.adapted and set(full.methods) <= set(few_shot.VARIANTS)
