@@ -135,9 +135,9 @@ def remarks(results: study.Results) -> list[str]:
         tasks = {steps: np.asarray(values, float) for steps, values in curve["task_accuracy"].items()}
         if mine != usual and str(usual) in tasks:
             mean, ci95 = study.mean_and_ci(tasks[str(mine)] - tasks[str(usual)])
-            verdict = "not apart" if abs(mean) <= ci95 else "better" if mean > 0 else "worse"
             sentences.append(
-                f"{setting}, {mine} steps instead of {usual}, task by task: {mean:+.2f} ± {ci95:.2f} points ({verdict})."
+                f"{setting}, {mine} steps instead of {usual}, task by task: {mean:+.2f} ± {ci95:.2f} points "
+                f"({study.verdict(mean, ci95)})."
             )
     return sentences
 

@@ -208,7 +208,7 @@ def _differences(results: study.Results) -> list[str]:
             if ours is None or others is None or None in (ours["mean"], others["mean"]):
                 continue
             gap, allowed = ours["mean"] - others["mean"], float(np.hypot(ours["ci95"] or 0, others["ci95"] or 0))
-            verdict = "not apart" if abs(gap) <= allowed else "better" if gap < 0 else "worse"
+            verdict = study.verdict(-gap, allowed)  # less is better
             parts.append(f"{metric} {gap:+.4f} ± {allowed:.4f} ({verdict})")
         if parts:
             told.append(f"With the temperature, {name} minus maml: {', '.join(parts)}.")

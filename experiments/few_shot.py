@@ -65,8 +65,9 @@ class Settings:
 LONGER = "longer"  # begins the names of those that differ in the number of iterations
 AUTHORS = "authors"  # a baseline as those run it who proposed it
 ONE_PRIOR = "one prior"  # for all settings: learned from 20 classes of one image each, as long as `LONGER` ones
-MORE_STEPS = f"{ONE_PRIOR} at 20 steps"
-STEPS = {MORE_STEPS: 20}  # when asked, where that is not as in the paper: what the study `adaptation-steps` takes
+ASKED = 20  # inner steps, where they are not as many as in the paper: what the study `adaptation-steps` takes
+MORE_STEPS = f"{ONE_PRIOR} at {ASKED} steps"
+STEPS = {MORE_STEPS: ASKED}
 ONE_STEP = "one step"
 OWN_HEAD = f"{ONE_STEP} with own head"
 # What may be changed in the best settings to see what it does, by the word for it.

@@ -152,12 +152,7 @@ def _difference(results: study.Results, one: str, other: str, count: int) -> str
     mean, ci95 = found
     if not np.isfinite(mean):
         return f"after {times(count)} some task ran away"
-    return f"{number(mean, ci95, signed=True)} after {times(count)} ({verdict(mean, ci95)})"
-
-
-def verdict(mean: float, ci95: float) -> str:
-    """Of a difference in returns, whose interval may hold zero."""
-    return "not apart" if abs(mean) <= ci95 else "better" if mean > 0 else "worse"
+    return f"{number(mean, ci95, signed=True)} after {times(count)} ({study.verdict(mean, ci95)})"
 
 
 def _scratch(results: study.Results) -> list[str]:
@@ -196,7 +191,7 @@ def _trust(results: study.Results) -> list[str]:
         gains = []
         for count in dict.fromkeys((1, last)):
             if (found := by_trust(curve, count)) is not None:
-                gains.append(f"{number(*found, signed=True)} after {times(count)} ({verdict(*found)})")
+                gains.append(f"{number(*found, signed=True)} after {times(count)} ({study.verdict(*found)})")
         if not gains:
             continue
         parts.append(f"{name} {', '.join(gains)}")

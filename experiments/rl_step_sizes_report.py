@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from experiments import a_star_report, study
-from experiments.rl_remarks import number, times, verdict
+from experiments.rl_remarks import number, times
 from metaprior.figures import BLUE, ORANGE
 
 COLORS = {"plain": BLUE, "trust region": ORANGE}
@@ -102,7 +102,8 @@ def _best(plain: list[Step], trust: list[Step]) -> str:
     mean, ci95 = study.mean_and_ci(theirs["returns"][..., -1] - ours["returns"][..., -1])
     return (
         f"after {times(count)} plain steps are best at {_called(ours)} ({means[0]}) and trust regions at {_called(theirs)} "
-        f"({means[1]}); task by task the latter minus the former is {number(mean, ci95, signed=True)} ({verdict(mean, ci95)})."
+        f"({means[1]}); task by task the latter minus the former is {number(mean, ci95, signed=True)} "
+        f"({study.verdict(mean, ci95)})."
     )
 
 
@@ -116,6 +117,6 @@ def _equally_far(plain: list[Step], trust: list[Step]) -> str:
         mean, ci95 = study.mean_and_ci(step["returns"][..., 1] - near["returns"][..., 1])
         parts.append(
             f"{_called(step)} ({step['far']:.2g}) beside {_called(near)} ({near['far']:.2g}) "
-            f"{number(mean, ci95, signed=True)} ({verdict(mean, ci95)})"
+            f"{number(mean, ci95, signed=True)} ({study.verdict(mean, ci95)})"
         )
     return f"Of first updates that go about as far (measured KL): {'; '.join(parts) or 'there are none'}."

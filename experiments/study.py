@@ -247,6 +247,15 @@ def mean_and_ci(values: Any) -> tuple[float, float]:
     return float(scores.mean()), float(np.hypot(over_tasks, over_seeds))
 
 
+def verdict(difference: float, allowed: float) -> str:
+    """Of a difference of which more is better, and whose interval may hold zero.
+
+    >>> [verdict(gap, 1.0) for gap in (0.5, 2.0, -2.0)]
+    ['not apart', 'better', 'worse']
+    """
+    return "not apart" if abs(difference) <= allowed else "better" if difference > 0 else "worse"
+
+
 def finite(value: Any) -> float | None:
     """JSON has no NaN: what is not finite is null."""
     return None if value is None or not np.isfinite(value) else float(value)
