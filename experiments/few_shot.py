@@ -77,7 +77,10 @@ ASIDE: dict[str, dict[str, Any]] = {
     "bf16": {"precision": "bf16"},
     "augmented": {"augmented": True},
     "plain": {"augmented": False},
-    "resnet12": {"network": "resnet12"},
+    "resnet12": {
+        "network": "resnet12",
+        "queries": 5,
+    },  # of each class: with 15 it would take the memory of a whole card
     "trained 20-way": {"train_ways": 20},
     LONGER: {},
     f"{LONGER} 20-way": {"train_ways": 20},

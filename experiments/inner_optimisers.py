@@ -27,7 +27,7 @@ OPTIMISERS: dict[str, dict[str, Any]] = {
     "rates learned": {"inference": "preconditioned"},
     "natural": {
         "posterior": "mean-field", "inference": "natural_vi", "widths": "frozen", "rates": "none", "draw_steps": False,
-        "std": 0.05, "temperature": 0.01,
+        "std": 0.05, "temperature": 0.01, "options": {"num_probes": 4},
     },
 }  # fmt: skip
 

@@ -30,7 +30,7 @@ class Settings:
 
     seeds: tuple[int, ...] = image_search.Settings.seeds
     trained: few_shot.Settings = omniglot.FULL
-    methods: tuple[str, ...] = tuple(few_shot.VARIANTS)
+    methods: tuple[str, ...] = ("gem-bml+", "maml", "fomaml")
     trials: tuple[str, ...] = (
         *(f"{META_RATE}{rate:g}" for rate in image_search.Settings.meta_rates),
         ONE_STEP,

@@ -53,7 +53,7 @@ def test_arguments_are_the_state_and_the_pool(setup):
     assert whole.pool == 0 and whole.arguments == held
     images = 96 * SIDE * SIDE + 12 * 8 * 4  # bytes of 12 classes × 8 images, and their numbers
     assert with_pool.pool == images and with_pool.arguments == held + images
-    assert whole.temporaries > 0 and whole.device is None  # a CPU does not say
+    assert whole.temporaries > 0
 
 
 def _raw(state):
@@ -75,6 +75,21 @@ def test_memory_of_the_device_is_told_where_it_is_known(monkeypatch, setup):
 
     monkeypatch.setattr(jax, "local_devices", lambda: [Card()])
     assert estimates.memory(setup).device == 2**20
+
+
+def test_a_processor_has_the_memory_of_its_machine(setup):
+    with open("/proc/meminfo") as told:
+        kilobytes = int(next(line for line in told if line.startswith("MemTotal")).split()[1])
+    assert estimates.memory(setup).device == 1024 * kilobytes
+
+
+def test_what_does_not_fit_is_not_begun(monkeypatch, setup):
+    """The second reading of the clock is the last: compiled, not run. Nobody is killed, and the way out is named."""
+    clock = iter([0.0, 6.0])
+    monkeypatch.setattr(estimates.time, "perf_counter", lambda: next(clock))
+    monkeypatch.setattr(estimates, "_of_machine", lambda: 1000)
+    with pytest.raises(estimates.OutOfMemory, match=r"needs .* the device has 1 kB\): lower --meta-batch"):
+        estimates.estimate(setup)
 
 
 # --- time -------------------------------------------------------------------------------------------------------------

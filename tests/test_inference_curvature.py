@@ -1,5 +1,7 @@
 """Generalised Gauss–Newton curvature against Hessians and hand-made products."""
 
+from itertools import product
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -59,3 +61,21 @@ def test_it_is_the_expected_outer_product_of_scores():
 def test_no_points_have_no_curvature():
     none = jax.tree.map(lambda leaf: leaf[:0], LABELLED)
     close(ggn_dense(CLASSES, NET.params, none), np.zeros((14, 14)), 0)
+
+
+def test_signs_average_to_the_exact_diagonal():
+    """Over all 2⁴ signs of two images with two outputs: to what is added before a root is taken."""
+    batch = jax.tree.map(lambda leaf: leaf[:2], LABELLED)
+    exact = flat(ggn_diagonal(CLASSES, NET.params, batch))
+    signs = jnp.asarray(list(product((-1.0, 1.0), repeat=4))).reshape(16, 2, 2)
+    every = jax.jit(lambda signs: curvature.signed_ggn_diagonal(CLASSES, NET.params, batch, signs))
+    np.testing.assert_allclose(flat(every(signs)), exact, rtol=1e-4, atol=1e-6 * float(exact.max()))
+    assert np.abs(flat(every(signs[:1])) - exact).max() > 0.01 * exact.max()  # one of them does not say it
+
+
+def test_probes_are_drawn_anew_and_right_on_average():
+    exact = flat(ggn_diagonal(CLASSES, NET.params, LABELLED))
+    one = lambda key: curvature.probed_ggn_diagonal(key, CLASSES, NET.params, LABELLED, 2)
+    draws = np.asarray(jax.vmap(flat)(jax.jit(jax.vmap(one))(jax.random.split(jax.random.key(0), 3000))))
+    assert (draws.std(axis=0)[exact > 1e-6] > 0).all()
+    assert (np.abs(draws.mean(axis=0) - exact) < 4 * draws.std(axis=0) / np.sqrt(3000) + 1e-5 * exact.max()).all()

@@ -108,6 +108,20 @@ def test_classification_keeps_precisions_positive():
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(q))
 
 
+def test_a_probe_is_exact_where_there_is_one_output():
+    """One point of one output: a sign squared is one, so the curvature is not estimated at all."""
+    known = world(correlated=False, shots=1)
+    data, prior = known.episode.support, known.mean_field_prior
+    by_probe, exact = (
+        adapted(
+            natural_vi(known.likelihood, FAMILY, rate=0.5, num_samples=0, num_probes=probes), FAMILY, prior, data, 3
+        )
+        for probes in (1, None)
+    )
+    close(flat(by_probe.mean), flat(exact.mean), 1e-5)
+    close(flat(by_probe.log_std), flat(exact.log_std), 1e-5)
+
+
 @pytest.mark.parametrize("share", [0.98, 1.02])
 def test_check_knows_where_weights_that_pull_together_diverge(share):
     """β·λmax(D⁻¹P) = 2, with P the exact precision and D its diagonal: below 1 in β for correlated inputs."""
@@ -133,6 +147,8 @@ def test_bad_arguments_are_refused():
             natural_vi(ORTHOGONAL.likelihood, FAMILY, rate=rate)
     with pytest.raises(ValueError, match="cannot be negative, got num_samples=-1"):
         natural_vi(ORTHOGONAL.likelihood, FAMILY, num_samples=-1)
+    with pytest.raises(ValueError, match="at least one probe, got num_probes=0: None takes it exactly"):
+        natural_vi(ORTHOGONAL.likelihood, FAMILY, num_probes=0)
 
 
 def test_only_a_factorised_prior_will_do():

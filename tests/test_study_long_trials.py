@@ -27,7 +27,8 @@ def test_at_the_rate_of_the_table_it_is_the_training_of_the_table(name):
 
 
 def test_one_step_is_tried_where_points_take_steps():
-    one = [name for name, trial in long_trials.cells(FULL) if trial == ONE_STEP]
+    every = replace(FULL, methods=tuple(few_shot.VARIANTS))
+    one = [name for name, trial in long_trials.cells(every) if trial == ONE_STEP]
     assert one == ["gem-bml+", "gem-bml", "maml", "fomaml", "reptile"]
     steps = {name: long_trials.put(FULL, (name, ONE_STEP)).learner.method.steps for name in one}
     assert steps == {"gem-bml+": (1, 1), "gem-bml": (1, 1), "maml": (1, 0), "fomaml": (1, 0), "reptile": (1, 1)}

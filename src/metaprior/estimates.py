@@ -1,5 +1,6 @@
 """What a run will take, before it is begun: bytes and seconds, and what to turn down where they do not fit."""
 
+import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -68,12 +69,15 @@ def estimate(setup: Setup, *, iterations: int | None = None) -> Estimate:
     began = time.perf_counter()
     compiled = _compiled(setup, length)
     to_compile = time.perf_counter() - began
+    needed = _memory(compiled, pool)
+    if needed.device is not None and needed.total > needed.device:  # a system would rather kill us than say so
+        raise OutOfMemory(_told(setup, needed))
     state, _ = jax.block_until_ready(compiled(state, *pool))
     began = time.perf_counter()
     jax.block_until_ready(compiled(state, *pool))
     seconds = (time.perf_counter() - began) / length
     asked = setup.settings.iterations if iterations is None else iterations
-    return Estimate(_memory(compiled, pool), asked, seconds, to_compile)
+    return Estimate(needed, asked, seconds, to_compile)
 
 
 def memory(setup: Setup) -> Memory:
@@ -101,12 +105,18 @@ def advice(setup: Setup) -> str:
     """One line: bytes needed, bytes there, and the settings that decide, with the values that they have now."""
     try:
         found = memory(setup)
-        there = "" if found.device is None else f", the device has {size(found.device)}"
-        needed = f" (a compiled chunk needs {size(found.total)}, {size(found.temporaries)} of it temporary{there})"
     except (
         Exception
     ):  # where memory is short, to compile again may fail as well: the settings can be named all the same
-        needed = ""
+        found = None
+    return _told(setup, found)
+
+
+def _told(setup: Setup, found: Memory | None) -> str:
+    needed = ""
+    if found is not None:
+        there = "" if found.device is None else f", the device has {size(found.device)}"
+        needed = f" (a compiled chunk needs {size(found.total)}, {size(found.temporaries)} of it temporary{there})"
     return f"out of memory{needed}: lower {', '.join(knobs(setup))}"
 
 
@@ -164,5 +174,12 @@ def _memory(compiled: Any, pool: Any) -> Memory:
         pool=sum(array.nbytes for array in pool),
         results=found.output_size_in_bytes,
         temporaries=found.temp_size_in_bytes,
-        device=told.get("bytes_limit"),
+        device=told.get("bytes_limit", _of_machine()),
     )
+
+
+def _of_machine() -> int | None:
+    """All memory of the machine, where the device is its processor: that of a card is told by the card alone."""
+    if jax.default_backend() != "cpu" or not hasattr(os, "sysconf"):  # no such call on Windows
+        return None
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -3,12 +3,13 @@
 from collections.abc import Callable
 
 from experiments import long_trials_report, paper, study
+from experiments.calibration import EXACT, WIDE
 from experiments.few_shot import MORE_STEPS, ONE_PRIOR, STEPS
 from experiments.report.beside import training
 from experiments.report.beside.line import NAMES, Load, Value, compared, unmeasured, values
 from experiments.report.verdicts import AGREES, BETTER, UNMEASURED, WORSE, Line
 
-EXACT = "gem-bml+last-layer"  # stands beside the paper's number for GEM-BML+, of which it is a kind
+# The exact head stands beside the paper's number for GEM-BML+, of which it is a kind.
 WORDS = {"5w1s": "5-way 1-shot", "5w5s": "5-way 5-shot", "20w1s": "20-way 1-shot", "20w5s": "20-way 5-shot"}
 
 
@@ -27,11 +28,13 @@ def miniimagenet(load: Load) -> list[Line]:
 def calibration(load: Load) -> list[Line]:
     """Table 3, right: with the temperature that validation classes ask for."""
     results, lines = load("calibration"), []
-    for whose in (*paper.CALIBRATION, EXACT):
-        for metric, printed in paper.CALIBRATION["gem-bml+" if whose == EXACT else whose].items():
+    exact = {EXACT: NAMES[EXACT], WIDE: f"{NAMES[EXACT]}, trained with 20 classes"}
+    for whose in (*paper.CALIBRATION, *exact):
+        who = exact.get(whose) or NAMES[whose]
+        for metric, printed in paper.CALIBRATION["gem-bml+" if whose in exact else whose].items():
             ours = values(results).get(("temperature fitted", whose, metric))
             if ours is None:
-                lines += [] if whose == EXACT else [unmeasured(metric, NAMES[whose], printed.text)]
+                lines += [] if whose in exact else [unmeasured(metric, who, printed.text)]
                 continue
             verdict, gap, _ = compared(printed, ours, less_is_better=True)
             plain = values(results).get(("as it is", whose, metric))
@@ -41,7 +44,7 @@ def calibration(load: Load) -> list[Line]:
             if plain is not None:
                 bare, *_ = compared(printed, plain, less_is_better=True)
                 said += f" Without the temperature: {_digits(plain, 4)} ({bare})."
-            lines.append(Line(metric, NAMES[whose], printed.text, _digits(ours, 4), verdict, said))
+            lines.append(Line(metric, who, printed.text, _digits(ours, 4), verdict, said))
     return sorted(lines, key=lambda line: line.where)
 
 
@@ -61,6 +64,7 @@ VARIANTS = {
     ("authors", "its authors’ settings", "imaml"): "iMAML at its authors’ settings",
     ("best", "best", EXACT): NAMES[EXACT],
     ("trained 20-way", "trained 20-way", EXACT): f"{NAMES[EXACT]}, trained with 20 classes",
+    ("trained 20-way", "trained 20-way", "gem-bml+"): "GEM-BML+, trained with 20 classes",
     ("longer 20-way", "longer 20-way", EXACT): f"{NAMES[EXACT]}, trained longer with 20 classes",
 }
 
@@ -90,6 +94,7 @@ def _accuracies(
 AGAIN = {
     "authors": "At its authors’ settings",
     "longer": "Trained longer",
+    "trained 20-way": "Trained with 20 classes",
     MORE_STEPS: f"One prior for all settings, asked after {STEPS[MORE_STEPS]} steps",
 }
 

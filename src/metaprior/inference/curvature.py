@@ -12,7 +12,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
 from metaprior.scalars import at_least_one
-from metaprior.types import Batch, Likelihood, Params
+from metaprior.types import Batch, Key, Likelihood, Params
 
 
 def output_jacobian(likelihood: Likelihood, params: Params, batch: Batch) -> Float[Array, "N O W"]:
@@ -35,6 +35,31 @@ def ggn_diagonal(likelihood: Likelihood, params: Params, batch: Batch) -> Params
     jacobian, hessian = output_jacobian(likelihood, params, batch), output_hessian(likelihood, params, batch)
     diagonal = jnp.einsum("now,nop,npw->w", jacobian, hessian, jacobian) / at_least_one(likelihood.size(batch))
     return ravel_pytree(params)[1](diagonal)
+
+
+def probed_ggn_diagonal(key: Key, likelihood: Likelihood, params: Params, batch: Batch, num_probes: int) -> Params:
+    """The same by random signs, without bias: a backward pass a probe, where the exact one takes one for every output.
+
+    Where images of a batch are normalised together each of those passes goes through all of them.
+    """
+    shape = jax.eval_shape(lambda p: likelihood.outputs(p, batch), params).shape
+    signs = jax.random.rademacher(key, (num_probes, *shape), ravel_pytree(params)[0].dtype)
+    return signed_ggn_diagonal(likelihood, params, batch, signs)
+
+
+def signed_ggn_diagonal(likelihood: Likelihood, params: Params, batch: Batch, signs: Float[Array, "K N O"]) -> Params:
+    r"""$\frac1n \big(\sum_i J_i^\top R_i\, \varepsilon_i\big)^2$ with $R_i R_i^\top = H_i$, averaged over the rows ε of signs."""
+    _, pull_back = jax.vjp(lambda p: likelihood.outputs(p, batch), params)
+    roots = _roots(output_hessian(likelihood, params, batch))
+    seen = jax.vmap(lambda sign: pull_back(jnp.einsum("nop,np->no", roots, sign))[0])(signs)
+    points = at_least_one(likelihood.size(batch))
+    return jax.tree.map(lambda leaf: jnp.square(leaf).mean(axis=0) / points, seen)
+
+
+def _roots(matrices: Float[Array, "N O O"]) -> Float[Array, "N O O"]:
+    """Lower triangles; the curvature of a softmax has a direction without any, so a little is added to the diagonal."""
+    little = 1e-6 * jnp.trace(matrices, axis1=1, axis2=2) + 1e-12
+    return jnp.linalg.cholesky(matrices + little[:, None, None] * jnp.eye(matrices.shape[1])[None])
 
 
 def ggn_dense(likelihood: Likelihood, params: Params, batch: Batch) -> Float[Array, "W W"]:

@@ -15,7 +15,7 @@ from jax.core import Tracer
 
 from metaprior.families import MeanField
 from metaprior.inference.base import mean_loss, mini_batch, require_batch_size
-from metaprior.inference.curvature import ggn_diagonal
+from metaprior.inference.curvature import ggn_diagonal, probed_ggn_diagonal
 from metaprior.inference.preconditioned import rate_stability
 from metaprior.scalars import Scalar
 from metaprior.types import Family, Inference, Likelihood, Params, Source
@@ -29,13 +29,31 @@ class NaturalState(NamedTuple):
 
 
 def natural_vi(
-    likelihood: Likelihood, family: Family, *, rate: Scalar = 0.05, num_samples: int = 1, batch_size: int | None = None
+    likelihood: Likelihood,
+    family: Family,
+    *,
+    rate: Scalar = 0.05,
+    num_samples: int = 1,
+    batch_size: int | None = None,
+    num_probes: int | None = None,
 ) -> Inference:
-    """Natural steps of size β = `rate`; `num_samples=0` takes gradient and curvature at the mean."""
+    """Natural steps.
+
+    Args:
+        likelihood: what the data say.
+        family: mean-field.
+        rate: β, the size of a step.
+        num_samples: weight draws of a step; 0 takes gradient and curvature at the mean.
+        batch_size: points of a step; None takes all.
+        num_probes: random signs by which h is estimated, which costs as many backward passes; None takes h exactly, which costs
+            one for every output of every point: too many for networks of images.
+    """
     if not isinstance(rate, Tracer) and not 0 < rate <= 1:
         raise ValueError(f"a natural step needs a rate β in (0, 1], got {rate}: 0.05 is a good start")
     if num_samples < 0:
         raise ValueError(f"samples per step cannot be negative, got num_samples={num_samples}: 0 takes the mean")
+    if num_probes is not None and num_probes < 1:
+        raise ValueError(f"the curvature needs at least one probe, got num_probes={num_probes}: None takes it exactly")
     require_batch_size(batch_size)
 
     def init(key, prior, start, source, memory):
@@ -47,14 +65,16 @@ def natural_vi(
         return MeanField(state.mean, jax.tree.map(lambda p: -0.5 * jnp.log(p), state.precision))
 
     def step(key, state, prior, source):
-        key_draw, key_batch, key_observe = jax.random.split(key, 3)
+        key_draw, key_batch, key_observe, key_probe = jax.random.split(key, 4)
         q, num_eff = posterior(state, prior, source), likelihood.effective_size(source)
         points = mini_batch(key_batch, source, batch_size)
 
         def gradient_and_curvature(params):
             batch = likelihood.observe(key_observe, params, points)
             slope = jax.grad(lambda p: mean_loss(likelihood, p, batch))(params)
-            return slope, ggn_diagonal(likelihood, params, batch)
+            if num_probes is None:
+                return slope, ggn_diagonal(likelihood, params, batch)
+            return slope, probed_ggn_diagonal(key_probe, likelihood, params, batch, num_probes)
 
         if num_samples == 0:
             slope, h = gradient_and_curvature(q.mean)
