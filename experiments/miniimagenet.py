@@ -10,12 +10,12 @@ from experiments.few_shot import Settings
 FULL = Settings(
     "miniimagenet", ("5w1s", "5w5s"), iterations=5_000,
     aside=(
-        ("trained 20-way", ("gem-bml+last-layer", "gem-bml+")), ("plain", ("gem-bml+last-layer",)),
+        ("trained 20-way", ("gem-bml+last-layer",)), ("plain", ("gem-bml+last-layer",)),
         ("resnet12", ("gem-bml+last-layer", "maml")), ("authors", ("fomaml", "reptile")),
     ),
     shortened=(
-        ("*/authors/*", 20_000), ("*/trained*/*", 4_000),
-        ("*/resnet12/maml", 500), ("*/resnet12/*", 2_000), ("*/bmaml", 1_000),
+        ("*/authors/reptile", 10_000), ("*/authors/*", 20_000), ("*/trained*/*", 3_000),
+        ("*/resnet12/maml", 200), ("*/resnet12/*", 600), ("*/bmaml", 1_000), ("*/amortized-bml", 3_000),
         ("5w5s/*/gem-bml+last-layer", 6_000), ("*/gem-bml+last-layer", 12_000),
         ("*/imaml", 2_000), ("5w5s/*", 2_000),
     ),

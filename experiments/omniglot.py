@@ -15,7 +15,7 @@ FULL = Settings(
         ("20w1s/authors/*", 10_000), ("5w5s/authors/reptile", 50_000), ("*/authors/reptile", 100_000),
         ("*/authors/fomaml", 60_000), ("*/authors/imaml", 4_000), ("*/authors/*", 20_000),
         ("20w5s/*/gem-bml+last-layer", 6_000), ("*/trained*/*", 4_000), ("*/gem-bml+last-layer", 10_000),
-        ("5w1s/*/imaml", 15_000), ("20w1s/*/imaml", 5_000), ("5w5s/*/imaml", 3_000), ("20w5s/*/imaml", 1_000),
+        ("5w1s/*/imaml", 6_000), ("20w1s/*/imaml", 3_000), ("5w5s/*/imaml", 1_000), ("20w5s/*/imaml", 600),
         ("*/bmaml", 2_000), ("20w5s/*", 2_000), ("20w1s/*/gem-bml+", 6_000), ("20w1s/*", 4_000), ("5w5s/*", 4_000),
     ),
     aside=(

@@ -64,7 +64,6 @@ VARIANTS = {
     ("authors", "its authors’ settings", "imaml"): "iMAML at its authors’ settings",
     ("best", "best", EXACT): NAMES[EXACT],
     ("trained 20-way", "trained 20-way", EXACT): f"{NAMES[EXACT]}, trained with 20 classes",
-    ("trained 20-way", "trained 20-way", "gem-bml+"): "GEM-BML+, trained with 20 classes",
     ("longer 20-way", "longer 20-way", EXACT): f"{NAMES[EXACT]}, trained longer with 20 classes",
 }
 
@@ -94,7 +93,6 @@ def _accuracies(
 AGAIN = {
     "authors": "At its authors’ settings",
     "longer": "Trained longer",
-    "trained 20-way": "Trained with 20 classes",
     MORE_STEPS: f"One prior for all settings, asked after {STEPS[MORE_STEPS]} steps",
 }
 
