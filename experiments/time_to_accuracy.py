@@ -33,7 +33,7 @@ class Settings:
     methods: tuple[str, ...] = tuple(few_shot.VARIANTS)
     iterations: int = 10_000
     looks: int = 20
-    seconds: float = 15.0
+    seconds: float = 40.0
     """No new look begins after so many seconds of training."""
     goal: float = 99.0
     """Accuracy in per cent whose time is reported."""

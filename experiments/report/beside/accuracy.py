@@ -52,6 +52,7 @@ def calibration(load: Load) -> list[Line]:
 VARIANTS = {
     ("paper", "the paper’s settings", "gem-bml+"): "GEM-BML+ at the printed settings",
     ("longer", "longer", "gem-bml+"): "GEM-BML+, trained longer",
+    ("longer", "longer", "imaml"): "iMAML, trained longer",
     (
         MORE_STEPS,
         MORE_STEPS,
