@@ -125,12 +125,16 @@ POINTS = 100
 STATES = study.ROOT / ".cache" / "reproduce" / "states"
 
 
-def train(setup: Setup | Sweep, seeds: Sequence[int], *, chunk: int = 1000) -> Trained:
+# Iterations of one call, which nobody can interrupt, save or take turns with: of photographs a tenth, since each takes longer.
+CHUNK, CHUNK_OF_PHOTOGRAPHS = 1000, 100
+
+
+def train(setup: Setup | Sweep, seeds: Sequence[int], *, chunk: int | None = None) -> Trained:
     """One training per seed, side by side; of a sweep, each row with its own. What has several chunks is kept, and goes on."""
     sweep = _sweep(setup, len(seeds))
     first, numbers = sweep.put(sweep.numbers[0]), jnp.asarray(sweep.numbers)
     iterations = first.settings.iterations
-    chunk = min(chunk, iterations)
+    chunk = min(chunk or (CHUNK if _of_characters(first) else CHUNK_OF_PHOTOGRAPHS), iterations)
     if iterations % chunk:
         raise ValueError(f"{iterations} iterations are no multiple of a chunk: make them one of {chunk}")
     folder = state_folder(setup, seeds) if iterations > chunk else None
@@ -201,7 +205,11 @@ def _fills_a_card(setup: Setup) -> bool:
 
     With the exact last layer all tasks share one set of convolutions, which a card does faster than several sets side by side.
     """
-    return setup.learner.method.inference == "conjugate" or setup.settings.tasks != "omniglot"
+    return setup.learner.method.inference == "conjugate" or not _of_characters(setup)
+
+
+def _of_characters(setup: Setup) -> bool:
+    return setup.settings.tasks == "omniglot"
 
 
 def identity(setup: Setup) -> dict[str, Any]:

@@ -120,6 +120,24 @@ def test_a_training_that_was_cut_off_goes_on_to_the_same_end(monkeypatch):
     np.testing.assert_array_equal(whole.query_nll, again.query_nll)
 
 
+@pytest.mark.parametrize(("tasks", "iterations", "chunk"), [("omniglot", 4000, 1000), ("miniimagenet", 300, 100)])
+@pytest.mark.usefixtures("small_omniglot")
+def test_photographs_are_computed_in_shorter_parts(monkeypatch, tasks, iterations, chunk):
+    """So that a training of 300 iterations of a large network can be saved on its way, too."""
+
+    class Begun(Exception):
+        pass
+
+    def advance(put, chunk):
+        raise Begun(chunk)
+
+    monkeypatch.setattr(images, "_advance", advance)
+    setup = images.set_up(Variant("fomaml", around={"filters": 2}), tasks=tasks, setting="3w1s", iterations=iterations)
+    with pytest.raises(Begun) as begun:
+        images.train(setup, (0,))
+    assert begun.value.args == (chunk,)
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("small_omniglot")
 def test_seeds_side_by_side_are_seeds_alone():
