@@ -24,7 +24,9 @@ def figure(results: study.Results) -> Figure:
     panels = drawn.subplots(1, len(settings), squeeze=False)[0]
     for axes, setting in zip(panels, settings, strict=True):
         _draw(axes, results, setting)
-    drawn.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=min(3, len(settings)), frameon=False)
+    drawn.legend(
+        *panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=min(3, len(settings)), frameon=False
+    )
     drawn.suptitle(f"{results['settings']['tasks']}: accuracy in %, 95 % intervals; bars: printed in the paper")
     return drawn
 
