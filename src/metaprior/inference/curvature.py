@@ -38,9 +38,10 @@ def ggn_diagonal(likelihood: Likelihood, params: Params, batch: Batch) -> Params
 
 
 def probed_ggn_diagonal(key: Key, likelihood: Likelihood, params: Params, batch: Batch, num_probes: int) -> Params:
-    """The same by random signs, without bias: a backward pass a probe, where the exact one takes one for every output.
+    """The same by random signs: a backward pass a probe, where the exact one takes one for every output.
 
-    Where images of a batch are normalised together each of those passes goes through all of them.
+    Right on average, but for the millionth that roots need. Where images of a batch are normalised together each of the exact
+    one's passes goes through all of them.
     """
     shape = jax.eval_shape(lambda p: likelihood.outputs(p, batch), params).shape
     signs = jax.random.rademacher(key, (num_probes, *shape), ravel_pytree(params)[0].dtype)
