@@ -1,9 +1,9 @@
 """Whether settings that short trainings chose are the best of long ones, on validation classes.
 
 `image-search` compares rates after a few hundred iterations, which may favour large ones, and leaves inner steps as they
-are; the tables train several times as long. Here every method trains as long as in its table: with each of the meta-rates; with
-one inner step, as the authors of MAML take on 5-way tasks; and with that and a head that starts elsewhere for each class, as
-theirs does, where ours share one start, so that a prior serves any number of classes.
+are; the tables train several times as long. Here GEM-BML+, MAML and first-order MAML train as long as in the table: with
+each of the meta-rates; with one inner step, as the authors of MAML take on 5-way tasks; and with that and a head that starts
+elsewhere for each class, as theirs does, where ours share one start, so that a prior serves any number of classes.
 
 metaprior reproduce long-trials --data-dir FOLDER        # on a GPU; a cell takes half an hour on a core
 """

@@ -110,3 +110,12 @@ def test_calibration_is_compared_with_that_of_maml_as_far_as_intervals_tell():
     exact, inner = calibration._differences({"rows": rows})
     assert "ECE -0.0030 ± 0.0028 (better), MCE +0.0100 ± 0.0028 (worse), NLL -0.1000" in exact
     assert "gem-bml+ minus maml: MCE +0.0000 ± 0.0028 (not apart), NLL" in inner and "ECE" not in inner
+
+
+def test_calibration_judges_the_training_that_a_row_names():
+    """With 20 classes for the row that says so, with five for the others: what it rests on is the cell of the table."""
+    full = calibration.Settings()
+    of_table = lambda kind, method: few_shot.rests_on(miniimagenet.FULL, ("5w1s", kind, method))
+    assert calibration.rests_on(full, (calibration.WIDE,)) == of_table("trained 20-way", "gem-bml+last-layer")
+    assert calibration.rests_on(full, (calibration.WIDE,))["settings"]["train_ways"] == 20
+    assert calibration.rests_on(full, (calibration.EXACT,)) == of_table("best", "gem-bml+last-layer")
