@@ -132,38 +132,51 @@ CHUNK, CHUNK_OF_PHOTOGRAPHS = 1000, 100
 def train(setup: Setup | Sweep, seeds: Sequence[int], *, chunk: int | None = None) -> Trained:
     """One training per seed, side by side; of a sweep, each row with its own. What has several chunks is kept, and goes on."""
     sweep = _sweep(setup, len(seeds))
-    first, numbers = sweep.put(sweep.numbers[0]), jnp.asarray(sweep.numbers)
+    first = sweep.put(sweep.numbers[0])
     iterations = first.settings.iterations
     chunk = min(chunk or (CHUNK if _of_characters(first) else CHUNK_OF_PHOTOGRAPHS), iterations)
     if iterations % chunk:
         raise ValueError(f"{iterations} iterations are no multiple of a chunk: make them one of {chunk}")
-    folder = state_folder(setup, seeds) if iterations > chunk else None
-    kept, done = _begun(sweep, seeds, folder, iterations)
-    if done == iterations:
-        return _trained(kept)
-    pool = jax.device_put(first.tasks.pool("train"))
-    advance = by_turns(jax.jit(_advance(sweep.put, chunk)))
-    while done < iterations:
-        (states, query_nll, fine), seconds = advance(numbers, kept.states, *pool)
-        kept = Kept(
-            states,
-            kept.query_nll.at[:, done : done + chunk].set(query_nll),
-            kept.finite & fine,
-            kept.seconds + seconds,
+    pool, advance = jax.device_put(first.tasks.pool("train")), by_turns(jax.jit(_advance(sweep.put, chunk)))
+    groups = []
+    for group in _groups(setup, seeds):
+        mine = sweep._replace(numbers=sweep.numbers[: len(group)])
+        kept, done = _begun(
+            mine, group, folder := state_folder(setup, group) if iterations > chunk else None, iterations
         )
-        done += chunk
-        if folder is not None and (time.monotonic() - _saved.get(folder, 0) > SAVE_SECONDS or done == iterations):
-            checkpoints.save(folder, done, kept)
-            _saved[folder] = time.monotonic()
-    return _trained(kept)
+        while done < iterations:
+            (states, query_nll, fine), seconds = advance(jnp.asarray(mine.numbers), kept.states, *pool)
+            kept = Kept(
+                states,
+                kept.query_nll.at[:, done : done + chunk].set(query_nll),
+                kept.finite & fine,
+                kept.seconds + seconds,
+            )
+            done += chunk
+            if folder is not None and (time.monotonic() - _saved.get(folder, 0) > SAVE_SECONDS or done == iterations):
+                checkpoints.save(folder, done, kept)
+                _saved[folder] = time.monotonic()
+        groups.append(kept)
+    return _trained(groups)
 
 
-def _trained(kept: Kept) -> Trained:
-    query_nll = np.asarray(kept.query_nll)
+def _groups(setup: Setup | Sweep, seeds: Sequence[int]) -> list[list[int]]:
+    """Seeds that are trained side by side and kept together.
+
+    Where one fills a card they come one after the other, each kept by itself: a study that asks for one of them finds it there.
+    """
+    apart = not isinstance(setup, Sweep) and _fills_a_card(setup)
+    return [[seed] for seed in seeds] if apart else [list(seeds)]
+
+
+def _trained(groups: Sequence[Kept]) -> Trained:
+    states = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *(kept.states for kept in groups))
+    query_nll = np.concatenate([kept.query_nll for kept in groups])
+    finite = np.concatenate([kept.finite for kept in groups]).tolist()
     # Every point has an iteration that was looked at.
     parts = np.array_split(query_nll, max(1, min(POINTS, query_nll.shape[1] // WATCH_EVERY)), axis=1)
     averaged = np.stack([watched_mean(part) for part in parts], axis=1)
-    return Trained(kept.states, averaged, np.asarray(kept.finite).tolist(), float(kept.seconds))
+    return Trained(states, averaged, finite, float(sum(kept.seconds for kept in groups)))
 
 
 SAVE_SECONDS = 20.0  # between two savings
@@ -238,7 +251,8 @@ def _as_trained(who: dict[str, Any]) -> dict[str, Any]:
 
 def forget(setup: Setup | Sweep, seeds: Sequence[int]) -> None:
     """Throw a training away that is kept."""
-    shutil.rmtree(state_folder(setup, seeds), ignore_errors=True)
+    for group in _groups(setup, seeds):
+        shutil.rmtree(state_folder(setup, group), ignore_errors=True)
 
 
 # Validation tasks are judged apart from those that temperatures are fitted on.

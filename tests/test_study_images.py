@@ -148,6 +148,24 @@ def test_seeds_side_by_side_are_seeds_alone():
         np.testing.assert_allclose(a[1], b[0], rtol=1e-7, atol=1e-9)
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("small_omniglot")
+def test_seeds_that_fill_a_card_are_kept_one_by_one(monkeypatch):
+    """`calibration` judges the first seed of a table: where all are trained, it finds that one and trains nothing."""
+    variant = Variant("gem-bml+last-layer", {"meta_batch": 2}, {"filters": 2, "queries": 1})
+    setup = images.set_up(variant, tasks="omniglot", setting="3w1s", iterations=2)
+    both = images.train(setup, (4, 5), chunk=1)
+    calls = []
+    monkeypatch.setattr(images, "by_turns", lambda function: lambda *given: calls.append(given))
+    alone = images.train(setup, (5,), chunk=1)
+    assert not calls
+    for a, b in zip(jax.tree.leaves(both.states.prior.dist), jax.tree.leaves(alone.states.prior.dist), strict=True):
+        np.testing.assert_array_equal(a[1], b[0])
+    np.testing.assert_array_equal(both.query_nll[1], alone.query_nll[0])
+    images.forget(setup, (4, 5))
+    assert not images.state_folder(setup, (5,)).exists()
+
+
 @pytest.mark.usefixtures("small_omniglot")
 def test_fresh_forgets_the_trainings_of_the_study_alone(tmp_path):
     settings = replace(tiny("omniglot"), literal=())
