@@ -67,7 +67,9 @@ AUTHORS = "authors"  # a baseline as those run it who proposed it
 ONE_PRIOR = "one prior"  # for all settings: learned from 20 classes of one image each, as long as `LONGER` ones
 ASKED = 20  # inner steps, where they are not as many as in the paper: what the study `adaptation-steps` takes
 MORE_STEPS = f"{ONE_PRIOR} at {ASKED} steps"
-STEPS = {MORE_STEPS: ASKED}
+SOLVED = "at 40 steps"  # iMAML's posterior is where steps end; it trains with 16, and ten leave a task half done
+LONGER_SOLVED = f"{LONGER} {SOLVED}"
+STEPS = {MORE_STEPS: ASKED, SOLVED: 40, LONGER_SOLVED: 40}
 ONE_STEP = "one step"
 OWN_HEAD = f"{ONE_STEP} with own head"
 # What may be changed in the best settings to see what it does, by the word for it.
@@ -83,11 +85,13 @@ ASIDE: dict[str, dict[str, Any]] = {
     f"{LONGER} 20-way": {"train_ways": 20},
     ONE_PRIOR: {"train_ways": 20, "train_shots": 1},
     MORE_STEPS: {"train_ways": 20, "train_shots": 1},
+    SOLVED: {},
+    LONGER_SOLVED: {},
     ONE_STEP: {},
     OWN_HEAD: {"head": "own"},
 }
 REPEATED_KINDS = ("best", "trained 20-way", LONGER, f"{LONGER} 20-way", ONE_PRIOR, MORE_STEPS, AUTHORS)
-BESIDE = ("best", "paper", LONGER, ONE_PRIOR, MORE_STEPS, AUTHORS)  # kinds that stand beside the paper's number
+BESIDE = ("best", "paper", LONGER, ONE_PRIOR, *STEPS, AUTHORS)  # kinds that stand beside the paper's number
 WORDS = {"paper": "the paper’s settings", AUTHORS: "its authors’ settings"}
 
 

@@ -11,7 +11,7 @@ ONE_PRIORS = (few_shot.ONE_PRIOR, few_shot.MORE_STEPS)
 FULL = Settings(
     "omniglot", ("5w1s", "5w5s", "20w1s", "20w5s"), iterations=5_000,
     shortened=(
-        ("5w1s/longer/imaml", 10_000), ("5w5s/longer/imaml", 5_000),
+        ("5w1s/longer*/imaml", 10_000), ("5w5s/longer*/imaml", 5_000),
         ("20w5s/longer/*", 6_000), ("*/longer/*", 20_000), ("*/one prior*/*", 20_000), ("*/longer 20-way/*", 10_000),
         ("20w1s/authors/*", 10_000), ("5w5s/authors/reptile", 50_000), ("*/authors/reptile", 100_000),
         ("*/authors/fomaml", 60_000), ("*/authors/imaml", 4_000), ("*/authors/*", 20_000),
@@ -24,6 +24,7 @@ FULL = Settings(
         ("float32", ("gem-bml+last-layer", "20w1s/gem-bml+last-layer")), ("bf16", ("gem-bml+last-layer",)),
         ("augmented", ("gem-bml+last-layer", "20w1s/gem-bml+last-layer")),
         ("longer", ("20w1s/gem-bml+", "20w5s/gem-bml+", "imaml", "5w5s/imaml")),
+        (few_shot.LONGER_SOLVED, ("imaml", "5w5s/imaml")), (few_shot.SOLVED, ("20w1s/imaml", "20w5s/imaml")),
         *((kind, tuple(f"{setting}/gem-bml+" for setting in ("5w1s", "5w5s", "20w1s", "20w5s"))) for kind in ONE_PRIORS),
         ("authors", ("maml", "fomaml", "reptile", "imaml", "5w5s/maml", "5w5s/reptile", "20w1s/reptile")),
     ),

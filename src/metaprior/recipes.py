@@ -32,12 +32,12 @@ _PHOTOS: dict[str, dict[str, Any]] = {
 _PHOTOS["gem-bml+"] |= {"rate": 0.03, "meta_rate": 1e-3}
 _PHOTOS["maml"] |= {"rate": 0.03, "meta_rate": 3e-3}
 _PHOTOS["fomaml"] |= {"rate": 0.03, "meta_rate": 1e-3}
-# Not searched yet: rates as the search chose them for the methods next to these, or smaller ones of their own.
 _PHOTOS["reptile"] |= {"rate": 0.03, "meta_rate": 1e-3}
+_PHOTOS["imaml"] |= {"rate": 0.03, "meta_rate": 3e-3}
+_PHOTOS["amortized-bml"] |= {"rate": 0.03, "meta_rate": 1e-2}
+# Not searched yet: rates as the search chose them for the methods next to these, or smaller ones of their own.
 _PHOTOS["gem-bml"] |= {"rate": 0.03, "meta_rate": 1e-3}
-_PHOTOS["amortized-bml"] |= {"rate": 0.03, "meta_rate": 1e-3}
 _PHOTOS["kl-chaser"] |= {"rate": 0.03, "meta_rate": 1e-3}
-_PHOTOS["imaml"] |= {"meta_rate": 1e-3}
 _PHOTOS["gem-bml+last-layer"] = {**_OMNIGLOT["gem-bml+last-layer"], "options": {"noise_std": 0.2}, "meta_batch": 6}
 # Meta-rates of agents that the study `rl-navigation` chose on validation tasks. Those of half-cheetah are the rows' own or near.
 _NAVIGATION: dict[str, dict[str, Any]] = {
