@@ -303,7 +303,7 @@ def test_imaml_is_explained_by_the_steps_after_which_it_is_asked():
         said["iMAML"].endswith(f"At its authors’ settings: 93.70 ± 1.00 % (worse). T{asked}") or asked in said["iMAML"]
     )
     assert said["iMAML, trained longer"].endswith("The same prior, asked after 40 steps: 99.40 ± 0.30 % (agrees).")
-    assert asked in said["iMAML at its authors’ settings"]
+    assert f"At our settings: T{asked}" in said["iMAML at its authors’ settings"]
     assert not any("not explained" in words for words in said.values())
 
 

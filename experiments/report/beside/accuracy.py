@@ -107,7 +107,7 @@ def _accuracies(
             printed = table["gem-bml+" if cell[2] == EXACT else cell[2]].get(setting)
             same = beside.get((asked := SAME.get(cell[0], ""), asked, cell[2]))
             others = {kind: line for (kind, _, whose), line in beside.items() if whose == cell[2] and kind in AGAIN}
-            known = _again(others) if cell[0] == AUTHORS else ""
+            known = f" At our settings:{told}" if cell[0] == AUTHORS and (told := _again(others)) else ""
             line = _accuracy(results, tasks, setting, cell, printed, what, known, same) if printed else None
             beside |= {cell: line} if line is not None and line.verdict != UNMEASURED else {}
         for method, numbers in table.items():
