@@ -299,9 +299,7 @@ def test_imaml_is_explained_by_the_steps_after_which_it_is_asked():
                     curves={f"5w1s/{kind}/imaml": curve for kind in ("best", "longer", "authors")})  # fmt: skip
     said = {line.what: line.said for line in accuracy.omniglot(loading(omniglot=found)) if line.verdict == WORSE}
     asked = "rained longer and asked after 40 steps: 99.40 ± 0.30 % (agrees)."
-    assert (
-        said["iMAML"].endswith(f"At its authors’ settings: 93.70 ± 1.00 % (worse). T{asked}") or asked in said["iMAML"]
-    )
+    assert f"T{asked}" in said["iMAML"]
     assert said["iMAML, trained longer"].endswith("The same prior, asked after 40 steps: 99.40 ± 0.30 % (agrees).")
     assert f"At our settings: T{asked}" in said["iMAML at its authors’ settings"]
     assert not any("not explained" in words for words in said.values())
