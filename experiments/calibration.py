@@ -19,12 +19,11 @@ from metaprior import figures, metrics
 from metaprior.classes import ClassScores
 from metaprior.evaluation import TEST_SEED, class_parts, fitted_steps, scores_of_parts
 from metaprior.meta import State
-from metaprior.predict import Calibration, by_itself
+from metaprior.predict import Calibration
 from metaprior.settings import Setup
 
 SETTING = "5w1s"
 FITTED, PLAIN = "temperature fitted", "as it is"
-STARTS = {FITTED: "With the temperature", PLAIN: "With nothing fitted"}  # of sentences
 EXACT = "gem-bml+last-layer"
 WIDE = f"{EXACT}, trained 20-way"
 TRAINED = {WIDE: ("trained 20-way", EXACT)}  # cells of `miniimagenet` that are not its best settings: kind, method
@@ -70,7 +69,7 @@ def seeds_of(settings: Settings, cell: study.Cell) -> tuple[int, ...]:
 
 
 def measure(settings: Settings, cell: study.Cell) -> study.Results:
-    """The first seed's probabilities: as the model says them, and with the temperature of validation classes."""
+    """The first seed's probabilities: as the network says them, and with the temperature of validation classes."""
     trained_as, at = _training(settings, cell)
     trained = images.train(few_shot.put(trained_as, at), few_shot.seeds_of(trained_as, at))
     setup = few_shot.put(trained_as, at, images.PROTOCOLS["strict"])
@@ -84,15 +83,16 @@ def measure(settings: Settings, cell: study.Cell) -> study.Results:
 
 
 def judged(settings: Settings, setup: Setup, state: State) -> dict[str, tuple[Calibration, ClassScores]]:
-    """The same answers with a temperature and as they are, in one program: by far the most of it is adaptation."""
-    pool, one, fitting = setup.tasks.pool, jnp.zeros(1), setup.predictor
+    """The same answers with a temperature and without, in one program: by far the most of it is adaptation."""
+    pool, one = setup.tasks.pool, jnp.zeros(1)
     asking = {"at": (images.TEST_STEPS,), "validation": settings.validation, "num_tasks": settings.test_tasks}
 
     @partial(jax.jit, compiler_options=images.without_trials())
     def run(state, known, asked):
         own, others = class_parts(setup, state, **asking, seed=TEST_SEED, known=known, asked=asked)
-        ways = {FITTED: (fitting, fitted_steps(fitting, *own)), PLAIN: (by_itself(fitting), Calibration(*[one] * 5))}
-        return {words: (way, scores_of_parts(by, *others, way)) for words, (by, way) in ways.items()}
+        plain = Calibration(one - 20, one, one, one, one + 1)  # as it is: no temperature, no variance
+        ways = {FITTED: fitted_steps(setup.predictor, *own), PLAIN: plain}
+        return {words: (way, scores_of_parts(setup.predictor, *others, way)) for words, way in ways.items()}
 
     found, _ = by_turns(run)(state, pool("validation"), pool("test"))
     return found
@@ -104,9 +104,8 @@ def _training(settings: Settings, cell: study.Cell) -> tuple[few_shot.Settings, 
 
 
 def rests_on(settings: Settings, cell: study.Cell) -> dict[str, Any]:
-    """The training that is judged, and what it says by itself where that is no softmax."""
-    itself = {"by itself": "softmax(f / (noise² + v))"} if cell[0].startswith(EXACT) else {}
-    return few_shot.rests_on(*_training(settings, cell)) | itself
+    """The training that is judged."""
+    return few_shot.rests_on(*_training(settings, cell))
 
 
 def decides(settings: Settings) -> Settings:
@@ -187,11 +186,9 @@ def remarks(results: study.Results) -> list[str]:
     settings = results["settings"]
     sentences = [
         "The temperature is fitted on validation classes, by the NLL of "
-        f"{settings['validation']} tasks, in the same way for every method; nothing is fitted in the other rows: they are the "
-        "softmax of the network, and of the exact last layer Bayes' rule, softmax(f / (noise² + v)) with its own noise and "
-        "variance."
+        f"{settings['validation']} tasks, in the same way for every method; the other rows have none."
     ]
-    sentences += [told for words in (FITTED, PLAIN) for told in _differences(results, words)]
+    sentences += _differences(results)
     for name, curve in results["curves"].items():
         rare = [i for i, count in enumerate(curve["count"]) if 0 < count < settings["rare"]]
         if rare:
@@ -203,9 +200,9 @@ def remarks(results: study.Results) -> list[str]:
     return sentences
 
 
-def _differences(results: study.Results, words: str) -> list[str]:
-    """GEM-BML+ in all forms minus MAML, both with a temperature or both without: whether intervals tell them apart."""
-    found = {(row["method"], row["metric"]): row for row in results["rows"] if row["setting"] == words}
+def _differences(results: study.Results) -> list[str]:
+    """GEM-BML+ in both forms minus MAML, with a temperature: whether intervals tell them apart."""
+    found = {(row["method"], row["metric"]): row for row in results["rows"] if row["setting"] == FITTED}
     told = []
     for name in (EXACT, WIDE, "gem-bml+"):
         parts = []
@@ -217,7 +214,7 @@ def _differences(results: study.Results, words: str) -> list[str]:
             verdict = study.verdict(-gap, allowed)  # less is better
             parts.append(f"{metric} {gap:+.4f} ± {allowed:.4f} ({verdict})")
         if parts:
-            told.append(f"{STARTS[words]}, {name} minus maml: {', '.join(parts)}.")
+            told.append(f"With the temperature, {name} minus maml: {', '.join(parts)}.")
     return told
 
 

@@ -4,15 +4,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from scipy import stats
 
 from metaprior import families
 from metaprior.calibration import calibrate
 from metaprior.classes import ClassPredictive, calibration_error, class_predictor, class_scores, labels_of, together
 from metaprior.last_layer import LastLayer, last_layer
 from metaprior.models import foreign
-from metaprior.predict import Calibration, by_itself
-from metaprior.tasks.images import class_targets
+from metaprior.predict import Calibration
 from metaprior.types import Data
 
 NOTHING = Data(jnp.zeros((0, 2)), jnp.zeros((0,), int))
@@ -56,26 +54,6 @@ def test_the_exact_layer_doubts_where_its_variance_is_large():
     variance = np.square(np.asarray(x) @ root).sum(axis=1)
     expected = softmax(np.asarray(x) @ mean / (0.7 * np.sqrt(1 + 1.5**2 * variance))[:, None])
     np.testing.assert_allclose(found.probabilities, expected, rtol=1e-12)
-
-
-def test_by_itself_the_exact_layer_says_what_bayes_rule_makes_of_its_gaussians():
-    """One row of targets a class is the truth: its density under N(f, noise² + v), over the sum of all, by SciPy."""
-    answers, variance, noise = np.array([[0.4, -0.3, -0.1], [0.1, 0.0, -0.1]]), np.array([0.02, 0.3]), 0.2
-    predictor = by_itself(class_predictor(linear, last_layer(), noise_std=noise))
-    found = predictor.finish((jnp.asarray(answers)[None], jnp.asarray(variance)[None]), calibration(9.0)).probabilities
-    rows = np.asarray(class_targets(jnp.arange(3), 3))
-    scale = np.sqrt(noise**2 + variance)[:, None, None]
-    density = stats.norm(answers[:, None], scale).pdf(rows[None]).prod(axis=2)
-    np.testing.assert_allclose(found, density / density.sum(axis=1, keepdims=True), rtol=1e-12)
-    with pytest.raises(ValueError, match="before a calibration is fitted"):
-        by_itself(class_predictor(linear, last_layer()))  # nobody knows its noise
-
-
-def test_by_itself_a_point_says_its_softmax():
-    logits = np.array([[[2.0, 0.5, -1.0]]])
-    predictor = by_itself(class_predictor(linear, families.delta()))
-    found = predictor.finish((jnp.asarray(logits), jnp.zeros((1, 1))), calibration(9.0))
-    np.testing.assert_allclose(found.probabilities, softmax(logits[0]), rtol=1e-12)
 
 
 def test_calibration_finds_the_temperature_at_which_labels_were_drawn():

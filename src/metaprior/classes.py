@@ -4,10 +4,6 @@ A network gives logits f. What it says is $\mathrm{softmax}(f / \text{noise})$, 
 point: the noise is that of the largest of f + noise·Gumbel. The exact last layer knows the variance v of each answer and divides
 by $\text{noise}\sqrt{1 + c^2 v}$ instead, so that an image unlike all others is answered with doubt. Noise and c are fitted on
 validation tasks, as the bands of regression are (`predict.calibrate`); no probability of a test class is looked at.
-
-What the model says by itself, with nothing fitted, is $\mathrm{softmax}(f)$ for logits. The exact last layer has answers of
-regression onto one row of targets a class, and no logits: given that one of these rows is the truth, Bayes' rule makes of
-$\mathcal N(f, \text{noise}^2 + v)$ the probabilities $\mathrm{softmax}(f / (\text{noise}^2 + v))$.
 """
 
 from typing import NamedTuple
@@ -21,7 +17,6 @@ from metaprior.families import Full, cholesky
 from metaprior.last_layer import HeadParams
 from metaprior.models import Model
 from metaprior.predict import Predictor
-from metaprior.scalars import Scalar
 from metaprior.types import Family
 
 
@@ -45,9 +40,7 @@ class ClassScores(NamedTuple):
     correct: Float[Array, "... N"]
 
 
-def class_predictor(
-    model: Model, family: Family, *, inductive: bool = False, num_samples: int = 10, noise_std: Scalar | None = None
-) -> Predictor:
+def class_predictor(model: Model, family: Family, *, inductive: bool = False, num_samples: int = 10) -> Predictor:
     """Probabilities by the network's answers.
 
     Args:
@@ -55,9 +48,7 @@ def class_predictor(
         family: of the posterior.
         inductive: answer each image by itself; otherwise all images of a task are normalised together, as in the literature.
         num_samples: weights drawn from a posterior that has a width.
-        noise_std: that the exact last layer is inferred with; without it there is nothing that it says by itself.
     """
-    exact_head = family.name == "last-layer"
 
     def answers(params, support, x):
         if inductive and model.inductive is not None and support.x.shape[0]:
@@ -72,7 +63,7 @@ def class_predictor(
 
     def prepare(key, prior, q, support, x):
         del prior
-        if exact_head:
+        if family.name == "last-layer":
             return exact(q, support, x)
         draws = family.samples(key, q, 1 if family.name == "delta" else num_samples)
         logits = jax.vmap(lambda params: answers(params, support, x))(draws)
@@ -83,12 +74,7 @@ def class_predictor(
         noise = jnp.exp(calibration.log_noise) * jnp.sqrt(1 + jnp.exp(2 * calibration.log_width) * variance)
         return ClassPredictive(jax.nn.softmax(logits / noise[:, :, None]).mean(axis=0))
 
-    def own(parts):
-        logits, variance = parts
-        spread = 1 if noise_std is None else (noise_std**2 + variance)[:, :, None]
-        return ClassPredictive(jax.nn.softmax(logits / spread).mean(axis=0))
-
-    return Predictor("classes", prepare, finish, None if exact_head and noise_std is None else own)
+    return Predictor("classes", prepare, finish)
 
 
 def together(parts: tuple[Array, Array]) -> tuple[Array, Array]:

@@ -85,17 +85,6 @@ class Predictor(NamedTuple):
     name: str
     prepare: Callable[..., Any]  # (key, prior, q, support, x) -> parts
     finish: Callable[[Any, Calibration], Any]  # -> what has a `log_density`: a Predictive, or a ClassPredictive
-    own: Callable[[Any], Any] | None = None  # parts -> the same as the model itself says it: nothing is fitted
-
-
-def by_itself(predictor: Predictor) -> Predictor:
-    """The same with nothing fitted: whatever the calibration, the answer is the model's own."""
-    own = predictor.own
-    if own is None:
-        raise ValueError(
-            f"{predictor.name}: nothing tells how sure these predictions are before a calibration is fitted"
-        )
-    return predictor._replace(finish=lambda parts, calibration: own(parts))
 
 
 def sampled(apply: Apply, family: Family, *, num_samples: int = 30) -> Predictor:
@@ -270,7 +259,6 @@ __all__ = [
     "Calibration",
     "Predictive",
     "Predictor",
-    "by_itself",
     "default_predictor",
     "exact",
     "linearised",

@@ -238,8 +238,7 @@ def assemble(
         )
     learner = meta_learner(method, likelihood, model=model, optimizer=optimizer, **options)
     if tasks.shape is not None:
-        noise_std = method.options["noise_std"] if exact_head else None
-        predictor = class_predictor(model, learner.cell.family, inductive=inductive, noise_std=noise_std)
+        predictor = class_predictor(model, learner.cell.family, inductive=inductive)
     else:
         predictor = default_predictor(model.apply, learner.cell.family, method.inference, num_functions=0)
     return Setup(settings, tasks, model, likelihood, learner, predictor, turned=views and tasks.turns)
