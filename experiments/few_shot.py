@@ -69,7 +69,8 @@ ASKED = 20  # inner steps, where they are not as many as in the paper: what the 
 MORE_STEPS = f"{ONE_PRIOR} at {ASKED} steps"
 SOLVED = "at 40 steps"  # iMAML's posterior is where steps end; it trains with 16, and ten leave a task half done
 LONGER_SOLVED = f"{LONGER} {SOLVED}"
-STEPS = {MORE_STEPS: ASKED, SOLVED: 40, LONGER_SOLVED: 40}
+PRINTED_ONCE = "paper at one step"  # as many as the printed settings of 5-way tasks train with
+STEPS = {MORE_STEPS: ASKED, SOLVED: 40, LONGER_SOLVED: 40, PRINTED_ONCE: 1}
 ONE_STEP = "one step"
 OWN_HEAD = f"{ONE_STEP} with own head"
 # What may be changed in the best settings to see what it does, by the word for it.
@@ -87,6 +88,7 @@ ASIDE: dict[str, dict[str, Any]] = {
     MORE_STEPS: {"train_ways": 20, "train_shots": 1},
     SOLVED: {},
     LONGER_SOLVED: {},
+    PRINTED_ONCE: {},
     ONE_STEP: {},
     OWN_HEAD: {"head": "own"},
 }
@@ -156,6 +158,8 @@ def seeds_of(settings: Settings, cell: study.Cell) -> tuple[int, ...]:
 def protocols_of(settings: Settings, cell: study.Cell) -> tuple[str, ...]:
     """All; views only where it does not cost more than the training, and not of what is to be set beside published numbers."""
     setting, kind, _ = cell
+    if kind == PRINTED_ONCE:  # it explains a number, and is none of its own
+        return tuple(name for name in settings.protocols if name == "paper")
     without = kind in (AUTHORS, *STEPS) or (setting == "20w5s" and kind in (LONGER, ONE_PRIOR))
     return tuple(name for name in settings.protocols if not (without and PROTOCOLS[name].views))
 
@@ -211,7 +215,7 @@ def forget(settings: Settings, cell: study.Cell) -> None:
 def variant_of(settings: Settings, cell: study.Cell) -> Variant:
     """The method as it is run."""
     setting, kind, name = cell
-    variant = literal(settings.tasks, setting, name) if kind == "paper" else VARIANTS[name]
+    variant = literal(settings.tasks, setting, name) if kind in ("paper", PRINTED_ONCE) else VARIANTS[name]
     if kind == AUTHORS:
         changes, around, _ = authors.training(settings.tasks, setting, name)
         variant = Variant(name, changes, around)

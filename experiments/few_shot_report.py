@@ -27,7 +27,8 @@ def figure(results: study.Results) -> Figure:
     drawn.legend(
         *panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=min(3, len(settings)), frameon=False
     )
-    drawn.suptitle(f"{results['settings']['tasks']}: accuracy in %, 95 % intervals; bars: printed in the paper")
+    bars = "; bars: printed in the paper" if any(row["paper"] is not None for row in shown(results)) else ""
+    drawn.suptitle(f"{results['settings']['tasks']}: accuracy in %, 95 % intervals{bars}")
     return drawn
 
 
@@ -42,13 +43,14 @@ MARKS = {
 def _draw(axes, results: study.Results, setting: str) -> None:
     mine = [row for row in shown(results) if row["setting"].startswith(f"{setting},")]
     names = list(dict.fromkeys(_label(row) for row in mine))
+    asked = [protocol for protocol in MARKS if any(row["metric"].endswith(f", {protocol}") for row in mine)]
     # What did not learn would squeeze all others into a corner: it is told in figures.
     left = _left(mine)
     for row in mine:
         place = names.index(_label(row))
         protocol = row["metric"].removeprefix("accuracy, ")
         mark, color = MARKS[protocol]
-        offset = 0.18 * (list(MARKS).index(protocol) - (len(MARKS) - 1) / 2)
+        offset = 0.18 * (asked.index(protocol) - (len(asked) - 1) / 2)
         if row["mean"] is not None and row["mean"] < left:
             axes.text(left, place + offset, f" ◂ {row['mean']:.1f}", color=color, va="center", fontsize="small")
         elif row["mean"] is not None:
@@ -68,7 +70,11 @@ def _draw(axes, results: study.Results, setting: str) -> None:
 
 def _left(rows: Sequence[Mapping[str, Any]]) -> float:
     """Where the axis begins: a little below the lowest mark of those that are not as printed."""
-    ours = [row for row in rows if row["mean"] is not None and PRINTED not in row["setting"]]
+    ours = [
+        row
+        for row in rows
+        if row["mean"] is not None and not any(word in row["setting"] for word in (PRINTED, few_shot.PRINTED_ONCE))
+    ]
     low = min((row["mean"] - (row["ci95"] or 0) for row in ours), default=0.0)
     return low - 0.05 * (max((row["mean"] for row in ours), default=100.0) - low) - 0.1
 
@@ -78,7 +84,7 @@ PRINTED = "the paper’s settings"
 
 def _label(row: Mapping[str, Any]) -> str:
     _, kind, *mark = row["setting"].split(", ")
-    words = {"best": "", PRINTED: ", as printed"}
+    words = {"best": "", PRINTED: ", as printed", few_shot.PRINTED_ONCE: ", as printed, asked after one step"}
     return row["method"] + words.get(kind, f", {kind}") + "".join(f", {part}" for part in mark)
 
 

@@ -20,6 +20,7 @@ FULL = Settings(
         ("*/bmaml", 2_000), ("20w5s/*", 2_000), ("20w1s/*/gem-bml+", 6_000), ("20w1s/*", 4_000), ("5w5s/*", 4_000),
     ),
     aside=(
+        (few_shot.PRINTED_ONCE, ("gem-bml+", "5w5s/gem-bml+")),
         ("trained 20-way", ("gem-bml+last-layer",)), ("longer 20-way", ("gem-bml+last-layer",)),
         ("float32", ("gem-bml+last-layer", "20w1s/gem-bml+last-layer")), ("bf16", ("gem-bml+last-layer",)),
         ("augmented", ("gem-bml+last-layer", "20w1s/gem-bml+last-layer")),

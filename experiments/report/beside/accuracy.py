@@ -5,7 +5,7 @@ from math import hypot
 
 from experiments import image_search_report, long_trials_report, paper, study
 from experiments.calibration import EXACT, WIDE
-from experiments.few_shot import AUTHORS, LONGER, LONGER_SOLVED, MORE_STEPS, ONE_PRIOR, SOLVED, STEPS
+from experiments.few_shot import AUTHORS, LONGER, LONGER_SOLVED, MORE_STEPS, ONE_PRIOR, PRINTED_ONCE, SOLVED, STEPS
 from experiments.report.beside import training
 from experiments.report.beside.line import NAMES, Load, Value, compared, unmeasured, values
 from experiments.report.verdicts import AGREES, BETTER, UNMEASURED, WORSE, Line
@@ -75,6 +75,7 @@ def calibration(load: Load) -> list[Line]:
 
 # Beside the paper's number for GEM-BML+ or the method: (kind of cell, as rows say it, method) -> what it is called.
 VARIANTS = {
+    (PRINTED_ONCE, PRINTED_ONCE, "gem-bml+"): "GEM-BML+ at the printed settings, asked after one step",
     ("paper", "the paper’s settings", "gem-bml+"): "GEM-BML+ at the printed settings",
     ("longer", "longer", "gem-bml+"): "GEM-BML+, trained longer",
     (SOLVED, SOLVED, "imaml"): f"iMAML, asked after {STEPS[SOLVED]} steps",
