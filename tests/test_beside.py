@@ -218,6 +218,20 @@ def test_the_same_prior_asked_after_more_steps_is_reason_enough():
     assert said["GEM-BML+"].endswith("One prior for all settings, asked after 20 steps: 99.00 ± 0.10 % (agrees).")
 
 
+def test_what_ten_steps_do_to_the_printed_settings_is_told_and_what_is_left_too():
+    """Asked after as many steps as they train with the prior is better, and still low: then its training has a word, too."""
+    curve = {"iterations": 4000, "method": {"meta_batch": 32}, "query_nll": losses(1, 0.6, 0.5, 0.5), "settings": {}}
+    rows = [
+        (f"5w5s, {words}, 4,000 iterations", "gem-bml+", "accuracy, paper", value, 1.0)
+        for words, value in (("the paper’s settings", 60.0), (few_shot.PRINTED_ONCE, 85.0))
+    ]
+    found = results(*rows, curves={f"5w5s/{kind}/gem-bml+": curve for kind in ("paper", few_shot.PRINTED_ONCE)})
+    said = {line.what: line.said for line in accuracy.omniglot(loading(omniglot=found)) if line.verdict == WORSE}
+    told = said["GEM-BML+ at the printed settings"]
+    assert "The same prior, asked after one step: 85.00 ± 1.00 % (worse). Its loss in training had settled" in told
+    assert "not explained" in said["GEM-BML+ at the printed settings, asked after one step"]
+
+
 def test_a_loss_that_rises_is_a_training_that_diverges():
     assert worse(losses(3, 2, 1.5, 1.8)).startswith("Its training diverges: the loss rises (1.75 in")
     lost = losses(3, 2, 1.5, 1.8)

@@ -1,6 +1,7 @@
 """One command from a folder of pictures to labels with probabilities, and one clear line for all that can be wrong."""
 
 import csv
+import json
 import shutil
 from contextlib import nullcontext
 from functools import partial
@@ -13,10 +14,10 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from PIL import Image
 
 import metaprior
-from metaprior import evaluation, training
+from metaprior import checkpoints, evaluation, runs, training
 from metaprior.cli import label, main
 from metaprior.cli.contact_sheet import LIMIT, New, Shown, contact_sheet
-from metaprior.settings import Settings
+from metaprior.settings import Settings, as_dict, assemble
 
 NAMES = ("cat", "dog", "owl")  # of the drawings 30, 31 and 32
 
@@ -35,8 +36,6 @@ def run(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def curves(tmp_path_factory):
-    from metaprior import checkpoints, runs
-    from metaprior.settings import as_dict, assemble
 
     setup = assemble(Settings(hidden=(4,)))
     folder = runs.create(tmp_path_factory.mktemp("curves") / "run", as_dict(setup.settings))
@@ -150,7 +149,22 @@ def test_any_number_of_classes(run, folders, capsys):
 def test_a_run_without_its_second_calibration_says_so(folders, tmp_path, capsys):
     run = tiny_photos.untrained(tmp_path / "run", inductive=False)
     assert main(command(run, folders, "--at", str(folders / "new"))) == 0
-    assert f"note: the run has no {training.INDUCTIVE_FILE}" in capsys.readouterr().err
+    assert f"not one by one: to fit {training.INDUCTIVE_FILE}, delete" in capsys.readouterr().err
+
+
+def test_classes_may_be_called_as_the_columns_are(run, folders):
+    shown = folders / "shown"
+    for old, new in zip(NAMES, ("file", "label", "owl"), strict=True):
+        (shown / old).rename(shown / new)
+    assert main(command(run, folders, "--at", str(folders / "new"))) == 0
+    assert read(folders / "out" / "predictions.csv")[0] == [
+        "file",
+        "label",
+        "probability",
+        "class file",
+        "class label",
+        "owl",
+    ]
 
 
 def test_wrong_kinds_of_files_are_refused(run, curves, folders, capsys):
@@ -178,7 +192,10 @@ def test_what_is_wrong_with_new_pictures_is_said(run, folders, capsys):
     refused(capsys, command(run, folders, "--at", str(folders / "new")), *words)
     (folders / "new" / "phone.HEIC").write_bytes(b"heic")
     refused(
-        capsys, command(run, folders, "--at", str(folders / "new")), "phone.HEIC", "convert pictures to JPEG or PNG"
+        capsys,
+        command(run, folders, "--at", str(folders / "new")),
+        "phone.HEIC",
+        "convert them to JPEG or PNG, or leave",
     )
     assert not (folders / "out").exists()
 
@@ -246,7 +263,7 @@ def test_every_picture_is_on_the_sheet_with_its_label_and_probability(classes, p
         assert box.x0 >= 0 and box.y0 >= 0 and box.x1 <= width and box.y1 <= height
 
 
-def test_names_in_letters_that_the_font_lacks_do_no_harm(tmp_path):
+def test_names_in_letters_that_the_font_lacks_do_no_harm_and_are_remarked(tmp_path, capsys):
     from metaprior.cli import outputs
 
     pixels = np.zeros((1, 8, 8, 3), np.uint8)
@@ -254,3 +271,37 @@ def test_names_in_letters_that_the_font_lacks_do_no_harm(tmp_path):
     figure = contact_sheet(shown, [New("写真.jpg", pixels[0], np.array([0.5, 0.5]))], title="$ \\frac")
     outputs.write(tmp_path / "out", b"", figure)  # warnings are errors here
     assert (tmp_path / "out" / "prediction.png").stat().st_size > 1000
+    assert capsys.readouterr().err.startswith("note: names in letters that the font lacks are boxes in prediction.png")
+
+
+def test_a_training_that_has_not_ended_is_calibrated_anew_and_said(curves, tmp_path, monkeypatch):
+    monkeypatch.setattr(training, "calibrate_steps", partial(evaluation.calibrate_steps, num_tasks=5))
+    (note,) = metaprior.load(curves).trained.notes
+    assert "no calibration of iteration 0 yet" in note and f"metaprior train --resume --out {curves} ends" in note
+    shutil.copytree(curves, tmp_path / "ended")
+    setup, state, _ = training.open_state(curves)
+    training.finish(setup, runs.open_run(tmp_path / "ended"), state)
+    assert metaprior.load(tmp_path / "ended").trained.notes == []
+
+
+# --- judged -----------------------------------------------------------------------------------------------------------
+
+
+def test_images_that_have_moved_are_named_and_the_answer_says_how_it_was_asked(tmp_path, capsys):
+    """Numbers of images depend on how tasks are asked: the file and the table say it."""
+    for kind in range(12):
+        write(tmp_path / "photos" / f"kind{kind:02d}", "", kind, 4)
+    settings = Settings(tasks="images", method="gem-bml+last-layer", ways=2, filters=1, data_dir=tmp_path / "photos")
+    made = assemble(settings)
+    run = runs.create(tmp_path / "run", as_dict(settings))
+    checkpoints.save(run.checkpoints, 0, training.initial_state(made))
+    runs.release(run)
+    (tmp_path / "photos").rename(tmp_path / "moved")
+    ask = ["evaluate", str(tmp_path / "run"), "--tasks-count", "2", "--steps", "1", "--queries", "1"]
+    refused(capsys, ask, "photos is not a folder")
+    assert main([*ask, "--inductive", "--data-dir", str(tmp_path / "moved")]) == 0
+    printed = capsys.readouterr()
+    assert "of each of 2 classes, 1 query of each, classified one by one" in " ".join(printed.out.split())
+    assert printed.err == ""
+    found = json.loads((tmp_path / "run" / "evaluation.json").read_bytes())
+    assert (found["queries"], found["inductive"], found["views"]) == (1, True, False)

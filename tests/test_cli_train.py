@@ -241,6 +241,9 @@ def test_a_run_is_not_begun_anew_nor_resumed_as_another(uninterrupted, tmp_path,
     refused(capsys, ["linear", "--resume", *out], 'tasks was "sinusoid", now "linear"')
     refused(capsys, ["--resume", *out, "--iterations", "100"], "200 iterations", "can only be raised")
     refused(capsys, ["--resume", "--out", str(tmp_path / "none")], "none is missing")
+    refused(
+        capsys, ["sinusoid", "--resume", "--seed", "98765"], "name its folder with --out", "sinusoid-gem-bml-plus-98765"
+    )
     assert before == {path: path.read_bytes() for path in before}
 
 

@@ -18,6 +18,7 @@ from metaprior.settings import Settings
         ({"method": "maml", "num_particles": 5}, "--num-particles is for methods of particles .*bmaml.*maml has none"),
         ({"method": "maml", "num_samples": 3}, "--num-samples is for .*that of maml is a point"),
         ({"method": "gem-bml+last-layer", "num_samples": 3}, "that of gem-bml.last-layer is exact"),
+        ({"tasks": "omniglot", "hidden": (8,)}, "--hidden is for curves, omniglot is seen by .*: leave it out"),
         ({"method": "maml", "query_steps": 5}, "--query-steps is for .*maml has none: leave it out"),
     ],
 )

@@ -94,6 +94,9 @@ def test_an_empty_folder_and_none(tmp_path, capsys):
     assert "has no sub-folders: make one for each class" in checked(capsys, tmp_path, code=2)[2]
     assert main(["data", "check", str(tmp_path / "nothing")]) == 2
     assert "nothing is not a folder: check the path" in capsys.readouterr().err
+    assert main(["data", "check", str(tmp_path / "nothing"), "--json"]) == 2
+    found = json.loads(capsys.readouterr().out)
+    assert found["usable"] is False and found["found"] == [] and "is not a folder" in found["problem"]
 
 
 def test_it_starts_without_jax():

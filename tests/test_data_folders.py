@@ -60,6 +60,20 @@ def test_all_that_cannot_be_used_is_named_at_once(folder):
         assert problem.endswith(f"): {mended}, or remove it")
 
 
+def test_pictures_below_a_class_are_not_passed_over(folder):
+    """Whose class they are nobody can tell; what a Mac packs beside them is none of anybody's."""
+    picture = tiny_data.encoded(COLOURS)
+    tiny_data.write_folder(
+        folder, {"cat/kittens/1.png": picture, "__MACOSX/cat/._only.Png": b"", "__MACOSX/a.png": b""}
+    )
+    with pytest.raises(DataError) as caught:
+        load_folder(folder)
+    inner = folder / "cat" / "kittens"
+    assert caught.value.problems == (
+        f"{inner} lies within a class: move its pictures up into {folder / 'cat'}, or out of {folder}",
+    )
+
+
 def test_several_pictures_outside_of_classes(folder):
     tiny_data.write_folder(folder, {name: tiny_data.encoded(COLOURS) for name in ("a.png", "b.png")})
     with pytest.raises(

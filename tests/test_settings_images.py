@@ -51,10 +51,20 @@ def test_flags_of_images_are_refused_for_curves(name, value):
 
 
 def test_unknown_networks_and_heads_are_refused():
-    for field, words in (("network", "network 'convnet'"), ("head", "head 'convnet'")):
+    for field, words in (
+        ("network", "network 'convnet'"),
+        ("head", "head 'convnet'"),
+        ("pooling", "pooling 'convnet'"),
+    ):
         given: Any = {field: "convnet"}
         with pytest.raises(ValueError, match=words):
             assemble(Settings(tasks="omniglot", **given))
+
+
+@pytest.mark.parametrize("filters", [0, -3])
+def test_a_network_of_no_filters_is_refused(filters):
+    with pytest.raises(ValueError, match=f"filters of at least 1, got {filters}: pass for example --filters 32"):
+        Settings(tasks="omniglot", filters=filters)
 
 
 def test_settings_of_images_survive_json(tmp_path):

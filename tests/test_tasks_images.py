@@ -174,6 +174,8 @@ def test_images_are_read_once_and_only_when_needed():
     [
         ({"ways": 1}, "two classes or more"),
         ({"shots": -1}, "shots must be a whole number"),
+        ({"shots": 0}, "images of each, got shots=0: pass for example shots=1"),
+        ({"train_shots": 0}, "images of each, got train_shots=0"),
         ({"queries": 0}, "queries must be a whole number"),
     ],
 )
@@ -189,6 +191,8 @@ def test_a_split_that_cannot_fill_a_task_is_refused_in_words():
         ValueError, match="class class0 of the train split has 8 images and a task needs 9 of each class"
     ):
         tiny_tasks(shots=5, queries=4).pool("train")
+    with pytest.raises(ValueError, match=r"lower --shots or --queries \(of metaprior evaluate\), or add images"):
+        tiny_tasks(shots=5, queries=1, eval_queries=4).pool("validation")
 
 
 def test_targets_are_centred_one_hot_rows():

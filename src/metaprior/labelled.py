@@ -163,9 +163,10 @@ def _notes(trained: Trained, classes: int) -> list[str]:
             "their average: a prior trained with --head shared suits any number better"
         )
     if trained.inductive is None:
+        how = f"to fit {INDUCTIVE_FILE}, delete {CALIBRATION_FILE} of the run and go on with it where its training images are"
         notes.append(
-            f"the run has no {INDUCTIVE_FILE}: probabilities are calibrated for pictures answered together. To fit one, delete "
-            f"its {CALIBRATION_FILE} and call metaprior train --resume where its training images are at hand"
+            "probabilities are calibrated for pictures answered together, not one by one: "
+            + (how if trained.kept else "that is done when training ends")
         )
     return notes
 

@@ -131,6 +131,10 @@ class Settings:
             value = getattr(self, name)
             if value is not None and value < 0:
                 raise ValueError(f"{name.replace('_', ' ')} cannot be negative, got {value}")
+        if self.filters is not None and self.filters < 1:
+            raise ValueError(
+                f"a network needs filters of at least 1, got {self.filters}: pass for example --filters 32"
+            )
         if given := self._given(IMAGES_ONLY, unless=IMAGE_SETS):
             raise ValueError(f"{self.tasks} tasks have no classes or images: leave out {given}")
         if given := self._given(ROLLOUTS_ONLY, unless=ENVIRONMENTS):
@@ -318,7 +322,9 @@ def network(settings: Settings, tasks: Tasks, *, exact_head: bool, once: bool = 
             options["widths"] = tuple(settings.filters * 2**i for i in range(4))
         whole, features = resnet12, resnet12_features
     else:
-        options |= {"filters": settings.filters or (64 if small else 32), "stride": 2 if small else 1}
+        filters = (64 if small else 32) if settings.filters is None else settings.filters
+        options |= {"filters": filters, "stride": 2 if small else 1}
+        require_known("pooling", settings.pooling or "mean", ("mean", "flatten"))
         options |= {} if settings.pooling is None else {"pool": settings.pooling}
         whole, features = conv4, conv4_features
     if exact_head:

@@ -1,7 +1,9 @@
 """The loop around the compiled one: chunks of iterations, checkpoints, metrics, and the two ways a run can end early."""
 
 import json
+import shlex
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -177,25 +179,34 @@ class Trained(NamedTuple):
     calibration: Calibration
     notes: list[str]
     inductive: Calibration | None = None  # of images: for each answered by itself, if that was fitted
+    kept: bool = True  # whether its calibration was found with the run
 
 
-def open_state(folder: str | Path) -> tuple[Setup, State, list[str]]:
-    """Of a run folder: what is built from its settings, where training stands, and a note for each damaged checkpoint."""
+def open_state(folder: str | Path, *, data_dir: Path | None = None) -> tuple[Setup, State, list[str]]:
+    """Of a run folder: what is built from its settings, where training stands, and a note for each damaged checkpoint.
+
+    `data_dir` is where its images lie now, if not where they lay in training.
+    """
     run = runs.open_run(folder)
-    setup = assemble(from_dict(dict(run.settings)))
+    settings = from_dict(dict(run.settings))
+    setup = assemble(settings if data_dir is None else replace(settings, data_dir=data_dir))
     if not checkpoints.available(run.checkpoints):
-        raise runs.RunError(f"{folder} has no checkpoint yet: train it first, metaprior train --resume --out {folder}")
+        raise runs.RunError(f"{folder} has no checkpoint yet: train it first, {go_on(folder)}")
     return setup, *restored_state(setup, run)
 
 
-def open_trained(folder: str | Path, *, steps: int = TEST_STEPS) -> Trained:
+def open_trained(folder: str | Path, *, steps: int = TEST_STEPS, data_dir: Path | None = None) -> Trained:
     """Open a run folder for adaptation; calibrates on validation tasks if that has not been done for so many steps."""
-    setup, state, notes = open_state(folder)
+    setup, state, notes = open_state(folder, data_dir=data_dir)
     run = runs.open_run(folder)
     calibration = load_calibration(run, int(state.iteration))
     if setup.tasks.elsewhere and calibration is None:
         said = UNFITTED if setup.tasks.shape is None else UNFITTED_CLASSES
         return Trained(setup, state, _unfitted(steps), [*notes, said])
+    kept = calibration is not None
+    if not kept:
+        words = f"the run has no calibration of iteration {int(state.iteration)} yet, so one is fitted anew each time"
+        notes = [*notes, f"{words}: {go_on(folder)} ends the training, and keeps one"]
     if calibration is None or calibration.log_noise.shape[0] <= steps:
         try:
             calibration = calibrate_steps(setup, state, steps=max(steps, TEST_STEPS))
@@ -204,7 +215,12 @@ def open_trained(folder: str | Path, *, steps: int = TEST_STEPS) -> Trained:
                 f"{folder} is not calibrated for {steps} steps yet, which takes its own tasks: {error}"
             ) from None
     inductive = load_calibration(run, int(state.iteration), name=INDUCTIVE_FILE)
-    return Trained(setup, state, calibration, notes, inductive)
+    return Trained(setup, state, calibration, notes, inductive, kept)
+
+
+def go_on(folder: str | Path) -> str:
+    """The command that goes on with a run, and calibrates it at its end."""
+    return f"metaprior train --resume --out {shlex.quote(str(folder))}"
 
 
 def _unfitted(steps: int) -> Calibration:

@@ -120,10 +120,8 @@ def _accuracies(
     return lines
 
 
-SAME = {
-    ONE_PRIOR: MORE_STEPS,
-    LONGER: LONGER_SOLVED,
-}  # the same prior, asked after more steps; it comes before in `VARIANTS`
+# The same prior, asked after another number of steps; it comes before in `VARIANTS`.
+SAME = {ONE_PRIOR: MORE_STEPS, LONGER: LONGER_SOLVED, "paper": PRINTED_ONCE}
 # The same method, trained or asked otherwise, as a reason for a low number: kind of cell -> how it is told.
 AGAIN = {
     AUTHORS: "At its authors’ settings",
@@ -153,7 +151,8 @@ def _accuracy(
 ) -> Line:
     """As the paper asks: as many queries as shots, statistics of the batch.
 
-    `reason`: what else may be behind a low number; `same`: that of the same training, asked otherwise, which is reason enough.
+    `reason`: what else may be behind a low number; `same`: that of the same training, asked otherwise, which is reason enough
+    where it is not low itself.
     """
     kind, words, method = cell
     curve = (results or {}).get("curves", {}).get(f"{setting}/{kind}/{method}", {})
@@ -165,8 +164,9 @@ def _accuracy(
     if ours.mean is not None:
         said = f"{_apart(gap, 2)}, where the two intervals allow {allowed:.2f}."
     if verdict == WORSE and same is not None:
-        said += f" The same prior, asked after {STEPS[SAME[kind]]} steps: {same.ours} ({same.verdict})."
-    elif verdict == WORSE:
+        steps = STEPS[SAME[kind]]
+        said += f" The same prior, asked after {'one step' if steps == 1 else f'{steps} steps'}: {same.ours} ({same.verdict})."
+    if verdict == WORSE and (same is None or same.verdict == WORSE):
         said += training.why(curve, tasks, setting, known=reason)
     return Line(WORDS[setting], what, f"{printed.text} %", f"{_digits(ours, 2)} %", verdict, said)
 

@@ -113,7 +113,7 @@ def _draw_new(axes: Axes, x: float, y: float, one: New, names: Sequence[str]) ->
     for place, (name, probability) in enumerate(likely(one.probabilities, names, BARS)):
         middle, chosen = y + 0.28 + place * LINE, place == 0
         weight = "bold" if chosen else "normal"
-        _text(axes, left, middle, cut(name, 13), width=BAR_LEFT - 0.04, size=7.5, weight=weight)
+        _text(axes, left, middle, cut(name, 17), width=BAR_LEFT - 0.04, size=7.5, weight=weight)
         for share, colour in ((1.0, "0.92"), (probability, BLUE if chosen else "0.6")):
             bar = Rectangle((left + BAR_LEFT, middle - 0.055), share * BAR_WIDTH, 0.11, color=colour, linewidth=0)
             axes.add_patch(bar)

@@ -94,8 +94,13 @@ def run(argv: list[str]) -> int:
 def run_check(argv: list[str]) -> int:
     """`metaprior data check`."""
     asked = parse(Check, argv, prog="metaprior data check", help=CHECK_HELP)
-    with _terminal().status("reading images …"):  # shows nothing where there is no terminal
-        reports = check(asked.folder)
+    try:
+        with _terminal().status("reading images …"):  # shows nothing where there is no terminal
+            reports = check(asked.folder)
+    except ValueError as error:  # nothing was found: said where others say what was
+        if asked.json:
+            print(json.dumps({"folder": str(asked.folder), "usable": False, "found": [], "problem": str(error)}))
+        raise
     usable = any(not report.problems for report in reports)
     if asked.json:
         print(json.dumps({"folder": str(asked.folder), "usable": usable, "found": [as_dict(each) for each in reports]}))

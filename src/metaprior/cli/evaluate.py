@@ -1,7 +1,7 @@
 """`metaprior evaluate`: how good a learned prior is on tasks it has never seen."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,6 +16,7 @@ from metaprior.checkpoints import write_atomically
 from metaprior.cli import console, exhausted, returns
 from metaprior.cli.arguments import parse
 from metaprior.settings import assemble
+from metaprior.tasks.image_sets import EVAL_QUERIES
 from metaprior.training import Trained
 
 HELP = """Judge a learned prior on unseen tasks: adapt to each of them, predict, compare with the truth.
@@ -51,6 +52,8 @@ class Evaluate:
     """Classify images one by one: batch statistics come from the support alone."""
     views: bool = False
     """Average answers over views: characters turned by 90° and shifted by up to a pixel (36), photographs mirrored (two)."""
+    data_dir: Path | None = None
+    """Where the images lie now, if not where they lay in training."""
     rollouts: int | None = None
     """Of agents: trajectories of each update, and of each mean return."""
     out: Annotated[Path | None, tyro.conf.arg(help_behavior_hint=f"(default: RUN/{FILE})")] = None
@@ -62,8 +65,10 @@ def run(argv: list[str]) -> int:
     asked = parse(Evaluate, argv, prog="metaprior evaluate", help=HELP)
     if asked.steps < 0:
         raise ValueError(f"--steps cannot be negative, got {asked.steps}")
-    if asked.tasks_count < 1:
-        raise ValueError(f"--tasks-count must be at least 1, got {asked.tasks_count}")
+    for name in ("tasks_count", "queries"):
+        value = getattr(asked, name)
+        if value is not None and value < 1:
+            raise ValueError(f"--{name.replace('_', '-')} must be at least 1, got {value}")
     learned.require_run(asked.run)
     if policies.is_policy(asked.run):
         usual = Evaluate(asked.run, tasks_count=policies.TASKS, steps=policies.UPDATES, rollouts=policies.ROLLOUTS)
@@ -73,6 +78,8 @@ def run(argv: list[str]) -> int:
     with console.waiting(f"evaluating on {asked.tasks_count} unseen tasks"), exhausted.explained(lambda: less(asked)):
         trained = opened(asked)
         result = scores(trained, steps=asked.steps, tasks_count=asked.tasks_count)
+    if trained.setup.tasks.shape is not None:
+        result |= {"queries": asked.queries or EVAL_QUERIES, "inductive": asked.inductive, "views": asked.views}
     _tell(asked, result, table(result, SHOWN), trained.notes)
     return 0
 
@@ -86,9 +93,11 @@ def less(asked: Evaluate) -> str:
 
 
 def _of_policy(asked: Evaluate) -> int:
-    for name in ("queries", "inductive", "views"):
+    for name in ("queries", "inductive", "views", "data_dir"):
         if getattr(asked, name):
-            raise ValueError(f"--{name} is not for agents, and {asked.run} is a prior over policies: leave it out")
+            raise ValueError(
+                f"--{name.replace('_', '-')} is not for agents, and {asked.run} is a prior over policies: leave it out"
+            )
     rollouts = policies.ROLLOUTS if asked.rollouts is None else asked.rollouts
     fewer = f"lower --tasks-count ({asked.tasks_count}) or --rollouts ({rollouts})"
     with console.waiting(f"acting in {asked.tasks_count} unseen tasks"), exhausted.explained(lambda: fewer):
@@ -110,14 +119,14 @@ def _tell(asked: Evaluate, result: dict[str, Any], shown: Table | Group, notes: 
 
 def opened(asked: Evaluate) -> Trained:
     """The run; another way to ask its tasks gets a calibration of its own."""
-    trained = training.open_trained(asked.run, steps=asked.steps)
     if asked.queries is None and not asked.inductive and not asked.views:
-        return trained
-    setup = assemble(trained.setup.settings, eval_queries=asked.queries, inductive=asked.inductive, views=asked.views)
+        return training.open_trained(asked.run, steps=asked.steps, data_dir=asked.data_dir)
+    usual, state, notes = training.open_state(asked.run, data_dir=asked.data_dir)
+    setup = assemble(usual.settings, eval_queries=asked.queries, inductive=asked.inductive, views=asked.views)
     if asked.inductive and setup.model.inductive is None:
         raise ValueError("--inductive is for networks with batch statistics: this run has none, leave it out")
     steps = max(asked.steps, training.TEST_STEPS)
-    return trained._replace(setup=setup, calibration=evaluation.calibrate_steps(setup, trained.state, steps=steps))
+    return Trained(setup, state, evaluation.calibrate_steps(setup, state, steps=steps), notes)
 
 
 def scores(trained: Trained, *, steps: int, tasks_count: int) -> dict[str, Any]:
@@ -151,6 +160,7 @@ def table(result: dict[str, Any], shown: Sequence[int]) -> Table:
     title = (
         f"{result['method']} on {result['task_set']}: {result['tasks']} unseen tasks, {result['shots']} support points"
         + (f" of each of {result['ways']} classes" if "ways" in result else "")
+        + ("".join(_ways_asked(result)) if "queries" in result else "")
     )
     grid = Table(box=box.SIMPLE_HEAD, title=title, title_style="bold", title_justify="left", caption_justify="left")
     classes = "accuracy" in result
@@ -162,6 +172,14 @@ def table(result: dict[str, Any], shown: Sequence[int]) -> Table:
             values = {name: values[step] for name, values in result.items() if isinstance(values, list)}
             grid.add_row(*(_class_row(values) if classes else _curve_row(values)))
     return grid
+
+
+def _ways_asked(result: dict[str, Any]) -> Iterator[str]:
+    """How images were asked, which decides accuracy as much as the prior does."""
+    count, how = result["queries"], "one by one" if result["inductive"] else "together"
+    yield f", {count} {'query' if count == 1 else 'queries'} of each, classified {how}"
+    if result["views"]:
+        yield ", averaged over views"
 
 
 CURVES = f"± is the 95 % interval of the mean; near and far: within {evaluation.NEAR:g} of a support point, or not"

@@ -55,7 +55,9 @@ def pictures(path: Path) -> list[Path]:
         raise ValueError(f"there is no picture or folder {path}: check --at")
     there = [file for file in sorted(path.iterdir()) if file.is_file() and not file.name.startswith(".")]
     if unread := [file.name for file in there if file.suffix.lower() in UNREAD]:
-        raise ValueError(f"{first_few(unread, 3)} in {path} can not be read: convert pictures to JPEG or PNG")
+        raise ValueError(
+            f"{first_few(unread, 3)} in {path} cannot be read: convert them to JPEG or PNG, or leave them out"
+        )
     if files := [file for file in there if file.suffix.lower() in READ]:
         return files
     deeper = class_folders(path)
@@ -78,7 +80,8 @@ def _require_apart(out: Path, support: Path, at: Path) -> None:
 
 def as_csv(names: Sequence[str], found: Labelled) -> bytes:
     """A row for each picture: its file, its label and how probable that is, and the probability of every class."""
-    header = ["file", "label", "probability", *map(str, found.classes)]
+    own = ["file", "label", "probability"]
+    header = [*own, *(f"class {name}" if name in own else name for name in map(str, found.classes))]
     rows = zip(names, found.labels, found.probabilities, strict=True)
     return outputs.as_csv(header, [[name, str(label), float(p.max()), *map(float, p)] for name, label, p in rows])
 
@@ -102,5 +105,7 @@ def _sheet(labeller: Labeller, names: Sequence[str], pixels, found: Labelled):
     shown = [Shown(str(name), labeller.images[labeller.numbers == place]) for place, name in enumerate(found.classes)]
     new = [New(*one) for one in zip(names, pixels, found.probabilities, strict=True)]
     settings, steps = labeller.trained.setup.settings, labeller.steps
-    title = f"{settings.method} learned on {settings.tasks}, adapted in {steps} step{'s' if steps > 1 else ''}"
+    exact = labeller.trained.setup.learner.method.inference == "conjugate"
+    way = "exactly" if exact else f"in {steps} step{'s' if steps > 1 else ''}"
+    title = f"{settings.method} learned on {settings.tasks}, adapted {way}"
     return contact_sheet(shown, new, title=title)

@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 
 from metaprior import figures
 from metaprior.checkpoints import write_atomically
+from metaprior.cli import console
 
 TABLE, PICTURE = "predictions.csv", "prediction.png"
 
@@ -19,13 +20,17 @@ def write(out: Path, table: bytes, figure: Figure) -> None:
     try:
         out.mkdir(parents=True, exist_ok=True)
         write_atomically(out / TABLE, table)
-        with (
-            warnings.catch_warnings()
-        ):  # a name in letters that the font lacks is drawn as boxes, and whole in the table
-            warnings.filterwarnings("ignore", message="Glyph .* missing from font")
+        with warnings.catch_warnings(record=True) as raised:
+            warnings.simplefilter("always")
             figures.save(figure, out / PICTURE)
     except OSError as error:
         raise ValueError(f"{out} is not writable ({error.strerror}): choose another --out") from error
+    boxes = [one for one in raised if "missing from font" in str(one.message)]
+    if boxes:
+        console.note(f"names in letters that the font lacks are boxes in {PICTURE}; {TABLE} has them whole")
+    for one in raised:
+        if one not in boxes:
+            warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
 
 
 def as_csv(header: Sequence[str], rows: Iterable[Sequence[str | float]]) -> bytes:

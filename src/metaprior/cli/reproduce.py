@@ -277,6 +277,8 @@ def progress(name: str) -> Iterator[tuple[Callable[[str], None], Callable[[int, 
 
         def start(cell: str) -> None:
             bar.update(task, cell=cell)
+            if bar.disable:
+                print(f"{name}  begins {cell}", flush=True)
 
         def end(done: int, total: int, cell: str) -> None:
             bar.update(task, completed=done, total=total, cell=f"done: {cell}" if cell else "")

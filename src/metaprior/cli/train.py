@@ -2,7 +2,6 @@
 
 import dataclasses
 import re
-import shlex
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -126,10 +125,16 @@ def run(argv: list[str]) -> int:
 
 def _run(asked: Train, argv: list[str], *, many: bool) -> int:
     folder = asked.out or default_folder(asked.settings)
+    if asked.resume and asked.out is None and not folder.exists():
+        raise ValueError(
+            f"which run is to go on? name its folder with --out; without it that would be {folder}, which is not there"
+        )
     if asked.resume and processes.first():
         asked = _with_settings_of(folder, argv)
     if many:
         asked = _as_the_first(asked)
+    if asked.settings.data_dir is not None:  # the run is evaluated from other folders, too
+        asked = replace(asked, settings=replace(asked.settings, data_dir=asked.settings.data_dir.absolute()))
     mesh = _mesh(asked.devices, many=many)
     if asked.by_layer and mesh is None:
         raise ValueError("--by-layer divides layers among devices: say which, --devices all")
@@ -140,7 +145,7 @@ def _run(asked: Train, argv: list[str], *, many: bool) -> int:
         setup.tasks.pool("train")  # says so, before there is a folder
     if setup.tasks.shape is not None:
         with console.waiting("reading images"):
-            for split in ("train", "validation"):  # too few to calibrate with is said now, not after hours
+            for split in ("train", "validation", "test"):  # too few to be judged by is said now, not after hours
                 setup.tasks.pool(split)
     if asked.estimate:
         if mesh is not None:
@@ -243,10 +248,10 @@ def train_into(setup: Setup, folder_run: runs.Run, *, quiet: bool = False, **fla
             state = training.train(setup, folder_run, report=report, **flags)
     except KeyboardInterrupt as stop:
         words = str(stop) or "stopped; go on from the last checkpoint"
-        raise KeyboardInterrupt(f"{words}: {_resumed(folder)}") from None
+        raise KeyboardInterrupt(f"{words}: {training.go_on(folder)}") from None
     except processes.Lost as lost:
         raise processes.Lost(
-            f"{lost}; go on from the last checkpoint with as many as you like: {_resumed(folder)}"
+            f"{lost}; go on from the last checkpoint with as many as you like: {training.go_on(folder)}"
         ) from None
     if processes.several():
         processes.leave()
@@ -257,10 +262,6 @@ def train_into(setup: Setup, folder_run: runs.Run, *, quiet: bool = False, **fla
     )
     if not quiet:
         console.output().print(summary.table(setup, folder_run, found, time.perf_counter() - began))
-
-
-def _resumed(folder: Path) -> str:
-    return f"metaprior train --resume --out {shlex.quote(str(folder))}"
 
 
 def _done(folder: Path) -> int:
@@ -284,11 +285,11 @@ def _calibrated(setup: Setup, folder_run: runs.Run, state: State) -> Calibration
     known = training.load_calibration(folder_run, int(state.iteration))
     if known is not None:
         return known
-    later = (
-        f"the training is done and saved, and {_resumed(folder_run.folder)} calibrates it: end other programs before"
-    )
+    later = f"the training is done and saved, and {training.go_on(folder_run.folder)} calibrates it: end other programs before"
     try:
         with console.waiting("calibrating on validation tasks"), exhausted.explained(lambda: later):
             return training.finish(setup, folder_run, state)
     except KeyboardInterrupt:
-        raise KeyboardInterrupt("stopped while calibrating; the training is done and saved") from None
+        raise KeyboardInterrupt(
+            f"stopped while calibrating; the training is done and saved, and {training.go_on(folder_run.folder)} calibrates it"
+        ) from None

@@ -6,6 +6,7 @@ from metaprior import methods
 from metaprior.rl import rows
 from metaprior.rl.named import ENVIRONMENTS
 from metaprior.settings import TASK_SETS, Settings, method_of
+from metaprior.tasks import IMAGE_SETS
 
 TABLES = (".csv", ".tsv", ".xlsx", ".xls", ".parquet", ".json")
 
@@ -21,6 +22,8 @@ def require_tasks(tasks: str) -> None:
 
 def require_used(settings: Settings) -> None:
     """What was given and has no meaning for the method is not passed over."""
+    if settings.tasks in IMAGE_SETS and settings.hidden != Settings.hidden:
+        raise ValueError(f"--hidden is for curves, {settings.tasks} is seen by a network of --filters: leave it out")
     row, method = method_of(settings), settings.method
     particles = row.posterior == "particles" or row.prior == "particles" or row.inference == "platipus"
     if settings.num_particles is not None and not particles:

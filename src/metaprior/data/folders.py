@@ -47,8 +47,10 @@ def load_folder(path: str | Path, *, size: tuple[int, int] = (84, 84), channels:
 
 
 def class_folders(path: Path) -> list[Path]:
-    """The sub-folders of a folder, without hidden ones."""
-    return sorted(folder for folder in path.iterdir() if folder.is_dir() and not folder.name.startswith("."))
+    """The sub-folders of a folder, without hidden ones and what zip files of a Mac bring along."""
+    return sorted(
+        folder for folder in path.iterdir() if folder.is_dir() and not folder.name.startswith((".", "__MACOSX"))
+    )
 
 
 def _pictures(folder: Path, endings: tuple[str, ...]) -> list[Path]:
@@ -66,8 +68,12 @@ def _misplaced(path: Path) -> list[str]:
     for folder in folders:
         for file in _pictures(folder, UNREAD):
             problems.append(f"{file} is neither JPEG nor PNG: convert it, or remove it")
+        deeper = [inner for inner in class_folders(folder) if _pictures(inner, (*READ, *UNREAD))]
         if not _pictures(folder, (*READ, *UNREAD)):
-            deeper = [inner for inner in class_folders(folder) if _pictures(inner, READ)]
             hint = f"its sub-folders do, so {folder} may be the folder to name" if deeper else "add some, or remove it"
             problems.append(f"{folder} holds no pictures: {hint}")
+        else:  # whose class would those be?
+            problems += [
+                f"{inner} lies within a class: move its pictures up into {folder}, or out of {path}" for inner in deeper
+            ]
     return problems

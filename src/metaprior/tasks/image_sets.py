@@ -32,6 +32,9 @@ IMAGE_SETS = {
 }
 
 
+EVAL_QUERIES = 15  # query images of each class in evaluation, where nobody says how many
+
+
 def image_set(
     name: str,
     *,
@@ -40,7 +43,7 @@ def image_set(
     shots: int = 1,
     train_shots: int | None = None,
     queries: int | None = None,
-    eval_queries: int = 15,
+    eval_queries: int = EVAL_QUERIES,
     data_dir: Path | str | None = None,
     augmented: bool = False,
 ) -> Tasks:

@@ -67,6 +67,9 @@ def image_tasks(
     learned_ways = ways if train_ways is None else train_ways
     learned_shots = shots if train_shots is None else train_shots
     check_sizes(shots=shots, train_shots=learned_shots, queries=queries, eval_queries=eval_queries)
+    for word, value in (("shots", shots), ("train_shots", learned_shots)):
+        if value < 1:
+            raise ValueError(f"classes are told apart by images of each, got {word}={value}: pass for example {word}=1")
     for word, value in (("ways", ways), ("train_ways", learned_ways)):
         if value < 2:
             raise ValueError(f"a task needs two classes or more, got {word}={value}: pass for example {word}=5")
@@ -183,7 +186,7 @@ def require_enough(
         name = images.classes[int(images.counts.argmin())]
         raise ValueError(
             f"class {name} of the {split} split has {least} images and a task needs {images_per_class} of each class: "
-            f"lower {shots_flag}{' or --queries' if split == 'train' else ''}, or add images"
+            f"lower {shots_flag} or --queries{'' if split == 'train' else ' (of metaprior evaluate)'}, or add images"
         )
 
 
