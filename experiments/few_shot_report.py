@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from matplotlib.figure import Figure
 
 from experiments import few_shot, paper, study
@@ -103,6 +104,7 @@ def remarks(results: study.Results) -> list[str]:
             )
     failed = [name for name, curve in results["curves"].items() if not all(curve["finite"])]
     sentences.append(f"Trainings that left the finite numbers: {', '.join(failed) or 'none'}.")
+    sentences += _rounding(results)
     sentences += _effort(results)
     if not (study.RESULTS / "image-search.json").exists():
         sentences.append(
@@ -126,6 +128,28 @@ def _printed(results: study.Results, row: Mapping[str, Any]) -> paper.Printed | 
 
 def _for_whom(row: Mapping[str, Any]) -> str:
     return " for GEM-BML+" if row["method"] == OURS else ""
+
+
+ROUNDED = ("float32", "tf32", "bf16")  # kinds of cells: how factors of products are rounded
+
+
+def _rounding(results: study.Results) -> list[str]:
+    """What precision does to accuracy, task by task; what a device does if nobody says otherwise is that of the best settings."""
+    curves, told = results["curves"], []
+    for name, curve in curves.items():
+        setting, kind, method = name.split("/")
+        if kind not in ROUNDED or (usual := curves.get(f"{setting}/best/{method}")) is None:
+            continue
+        parts = []
+        for protocol, accuracy in curve["task_accuracy"].items():
+            gaps = np.asarray(accuracy, float) - np.asarray(usual["task_accuracy"][protocol], float)
+            gap, allowed = study.mean_and_ci(gaps[None])
+            parts.append(f"{protocol} {gap:+.2f} ± {allowed:.2f} ({study.verdict(gap, allowed)})")
+        told.append(
+            f"{setting}, {method}, {kind} minus what the device does by default (tf32 on a card), in per cent, task by task, "
+            f"seeds of the two {len(curve['seeds'])} and {len(usual['seeds'])}: {', '.join(parts)}."
+        )
+    return told
 
 
 def _effort(results: study.Results) -> list[str]:

@@ -62,7 +62,8 @@ def test_results_figure_table_and_remarks(tiny, tmp_path, capsys):
     assert results["settings"] == expected["settings"] and results["curves"] == expected["curves"]
     assert (tmp_path / "results" / "figures" / "tiny.png").read_bytes()[:4] == b"\x89PNG"
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
-    assert [line.rsplit(" ", 2)[0] for line in lines[:2]] == ["tiny 1/4 easy maml", "tiny 2/4 easy gem-bml+"]
+    assert lines[0] == "tiny begins easy maml"
+    assert [line.rsplit(" ", 2)[0] for line in lines[1:4:2]] == ["tiny 1/4 easy maml", "tiny 2/4 easy gem-bml+"]
     assert "setting method MSE, paper MSE NLL seeds" in lines
     assert "hard maml 1.5 12.5 ± 2.8 – 3" in lines  # means 11 … 14 over seeds and tasks
     assert "- The first mean is 2.5 by `maml`." in lines

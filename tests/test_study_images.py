@@ -379,3 +379,32 @@ def test_a_prior_is_trained_once_for_all_numbers_of_classes_that_it_is_asked_wit
     one, *others = (images.train(setup, (0,)).states for setup in (wide, narrow, more))
     for other in others:
         jax.tree.map(np.testing.assert_array_equal, one.prior, other.prior)
+
+
+def test_what_rounding_does_to_accuracy_is_told_task_by_task():
+    """Paired: tasks that differ a lot between themselves hide nothing; of a cell without its fellow nothing is said."""
+    usual = np.array([50.0, 90.0, 70.0, 30.0])
+    curve = lambda values, seeds: {
+        "task_accuracy": {"strict": values},
+        "seeds": list(range(seeds)),
+        "iterations": 5,
+        "finite": [True],
+    }
+    curves = {
+        "5w1s/best/maml": curve(usual, 3),
+        "5w1s/float32/maml": curve(usual + np.array([1.0, -1.0, 1.0, -1.0]), 1),
+        "5w1s/bf16/maml": curve(usual - 3, 1),
+        "20w1s/bf16/maml": curve(usual, 1),
+    }
+    told = [
+        words
+        for words in few_shot_report.remarks({"settings": SETTINGS, "rows": [], "curves": curves})
+        if " minus " in words
+    ]
+    half = 1.96 * np.std([1, -1, 1, -1], ddof=1) / 2
+    assert [words.split(", seeds")[0].split(" minus")[0] for words in told] == [
+        "5w1s, maml, float32",
+        "5w1s, maml, bf16",
+    ]
+    assert told[0].endswith(f"seeds of the two 1 and 3: strict +0.00 ± {half:.2f} (not apart).")
+    assert told[1].endswith("strict -3.00 ± 0.00 (worse).")
