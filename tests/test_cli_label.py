@@ -287,15 +287,22 @@ def test_a_training_that_has_not_ended_is_calibrated_anew_and_said(curves, tmp_p
 # --- judged -----------------------------------------------------------------------------------------------------------
 
 
-def test_images_that_have_moved_are_named_and_the_answer_says_how_it_was_asked(tmp_path, capsys):
+def test_images_are_asked_otherwise_than_in_training_and_the_answer_says_how(tmp_path, capsys):
     """Numbers of images depend on how tasks are asked: the file and the table say it."""
-    for kind in range(12):
+    for kind in range(20):
         write(tmp_path / "photos" / f"kind{kind:02d}", "", kind, 4)
     settings = Settings(tasks="images", method="gem-bml+last-layer", ways=2, filters=1, data_dir=tmp_path / "photos")
     made = assemble(settings)
     run = runs.create(tmp_path / "run", as_dict(settings))
     checkpoints.save(run.checkpoints, 0, training.initial_state(made))
     runs.release(run)
+    train_ask = ["evaluate", str(tmp_path / "run"), "--tasks-count", "2", "--steps", "1", "--queries", "1", "--json"]
+    found = []
+    for size in ((), ("--ways", "2", "--shots", "1"), ("--ways", "3", "--shots", "2")):
+        assert main([*train_ask, *size]) == 0
+        found.append(json.loads(capsys.readouterr().out))
+    assert found[0] == found[1]  # asked as in training, whether that is said or not
+    assert (found[2]["ways"], found[2]["shots"]) == (3, 2) and found[2]["nll"] != found[0]["nll"]
     (tmp_path / "photos").rename(tmp_path / "moved")
     ask = ["evaluate", str(tmp_path / "run"), "--tasks-count", "2", "--steps", "1", "--queries", "1"]
     refused(capsys, ask, "photos is not a folder")

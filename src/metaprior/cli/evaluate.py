@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,7 +15,8 @@ from metaprior import evaluation, learned, policies, training
 from metaprior.checkpoints import write_atomically
 from metaprior.cli import console, exhausted, returns
 from metaprior.cli.arguments import parse
-from metaprior.settings import assemble
+from metaprior.settings import Settings, assemble
+from metaprior.tasks import Tasks
 from metaprior.tasks.image_sets import EVAL_QUERIES
 from metaprior.training import Trained
 
@@ -27,6 +28,7 @@ examples:
   metaprior evaluate runs/sine --json | jq .mse[-1]
   metaprior evaluate runs/characters --queries 1 --inductive
   metaprior evaluate runs/characters --views
+  metaprior evaluate runs/characters --ways 20 --shots 5
 
 Of agents: returns after 0, 1, … updates in unseen tasks; usually 40 tasks, 3 steps (updates) of 40 rollouts each."""
 
@@ -48,6 +50,10 @@ class Evaluate:
     """Adapt for 0 up to this many steps."""
     queries: int | None = None
     """Query points of a task; of each class, where there are classes."""
+    ways: int | None = None
+    """Classes of a task, where there are classes; any number, if the prior was trained with --head shared."""
+    shots: int | None = None
+    """Support points of a task; of each class, where there are classes."""
     inductive: bool = False
     """Classify images one by one: batch statistics come from the support alone."""
     views: bool = False
@@ -65,7 +71,7 @@ def run(argv: list[str]) -> int:
     asked = parse(Evaluate, argv, prog="metaprior evaluate", help=HELP)
     if asked.steps < 0:
         raise ValueError(f"--steps cannot be negative, got {asked.steps}")
-    for name in ("tasks_count", "queries"):
+    for name in ("tasks_count", "queries", "ways", "shots"):
         value = getattr(asked, name)
         if value is not None and value < 1:
             raise ValueError(f"--{name.replace('_', '-')} must be at least 1, got {value}")
@@ -93,7 +99,7 @@ def less(asked: Evaluate) -> str:
 
 
 def _of_policy(asked: Evaluate) -> int:
-    for name in ("queries", "inductive", "views", "data_dir"):
+    for name in ("queries", "ways", "shots", "inductive", "views", "data_dir"):
         if getattr(asked, name):
             raise ValueError(
                 f"--{name.replace('_', '-')} is not for agents, and {asked.run} is a prior over policies: leave it out"
@@ -119,14 +125,28 @@ def _tell(asked: Evaluate, result: dict[str, Any], shown: Table | Group, notes: 
 
 def opened(asked: Evaluate) -> Trained:
     """The run; another way to ask its tasks gets a calibration of its own."""
-    if asked.queries is None and not asked.inductive and not asked.views:
+    usually = asked.queries is None and asked.ways is None and asked.shots is None
+    if usually and not asked.inductive and not asked.views:
         return training.open_trained(asked.run, steps=asked.steps, data_dir=asked.data_dir)
     usual, state, notes = training.open_state(asked.run, data_dir=asked.data_dir)
-    setup = assemble(usual.settings, eval_queries=asked.queries, inductive=asked.inductive, views=asked.views)
+    settings = _asked_with(usual.settings, usual.tasks, ways=asked.ways, shots=asked.shots)
+    setup = assemble(settings, eval_queries=asked.queries, inductive=asked.inductive, views=asked.views)
     if asked.inductive and setup.model.inductive is None:
         raise ValueError("--inductive is for networks with batch statistics: this run has none, leave it out")
     steps = max(asked.steps, training.TEST_STEPS)
     return Trained(setup, state, evaluation.calibrate_steps(setup, state, steps=steps), notes)
+
+
+def _asked_with(settings: Settings, tasks: Tasks, *, ways: int | None, shots: int | None) -> Settings:
+    """Tasks of another size than those of training, which stay what they were."""
+    changes: dict[str, Any] = {}
+    if ways is not None:
+        changes |= {"ways": ways, "train_ways": tasks.outputs_in_training}
+    if shots is not None:
+        changes |= {"shots": shots}
+    if shots is not None and tasks.shape is not None:
+        changes |= {"train_shots": settings.train_shots or tasks.shots}
+    return replace(settings, **changes)
 
 
 def scores(trained: Trained, *, steps: int, tasks_count: int) -> dict[str, Any]:
