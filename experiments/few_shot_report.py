@@ -17,20 +17,28 @@ def shown(results: study.Results) -> list[dict[str, Any]]:
 
 
 def figure(results: study.Results) -> Figure:
-    """Accuracy with its interval, one panel a setting; the paper's number as a tick."""
+    """Accuracy with its interval, one panel a setting, two side by side; the paper's number as a tick."""
     settings = [
         s for s in results["settings"]["settings"] if any(r["setting"].startswith(f"{s},") for r in results["rows"])
     ]
-    drawn = Figure(figsize=(3.0 + 4.4 * len(settings), 5.2), layout="constrained")
-    panels = drawn.subplots(1, len(settings), squeeze=False)[0]
-    for axes, setting in zip(panels, settings, strict=True):
+    across = min(2, len(settings))
+    lines = [settings[start : start + across] for start in range(0, len(settings), across)]
+    heights = [1.0 + 0.33 * max(len(_names(results, setting)) for setting in line) for line in lines]
+    drawn = Figure(figsize=(7.6 * across, sum(heights) + 1.2), layout="constrained")
+    panels = drawn.subplots(len(lines), across, squeeze=False, height_ratios=heights)
+    for axes, setting in zip(panels.flat, settings, strict=False):
         _draw(axes, results, setting)
-    drawn.legend(
-        *panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=min(3, len(settings)), frameon=False
-    )
+    for axes in panels.flat[len(settings) :]:
+        axes.set_axis_off()
+    drawn.legend(*panels[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=across, frameon=False)
     bars = "; bars: printed in the paper" if any(row["paper"] is not None for row in shown(results)) else ""
     drawn.suptitle(f"{results['settings']['tasks']}: accuracy in %, 95 % intervals{bars}")
     return drawn
+
+
+def _names(results: study.Results, setting: str) -> list[str]:
+    """What the lines of a panel are called."""
+    return list(dict.fromkeys(_label(row) for row in shown(results) if row["setting"].startswith(f"{setting},")))
 
 
 MARKS = {
@@ -43,7 +51,7 @@ MARKS = {
 
 def _draw(axes, results: study.Results, setting: str) -> None:
     mine = [row for row in shown(results) if row["setting"].startswith(f"{setting},")]
-    names = list(dict.fromkeys(_label(row) for row in mine))
+    names = _names(results, setting)
     asked = [protocol for protocol in MARKS if any(row["metric"].endswith(f", {protocol}") for row in mine)]
     # What did not learn would squeeze all others into a corner: it is told in figures.
     left = _left(mine)
@@ -52,8 +60,10 @@ def _draw(axes, results: study.Results, setting: str) -> None:
         protocol = row["metric"].removeprefix("accuracy, ")
         mark, color = MARKS[protocol]
         offset = 0.18 * (asked.index(protocol) - (len(asked) - 1) / 2)
-        if row["mean"] is not None and row["mean"] < left:
-            axes.text(left, place + offset, f" ◂ {row['mean']:.1f}", color=color, va="center", fontsize="small")
+        if row["mean"] is not None and row["mean"] < left:  # all of a line beside each other
+            beside = (4 + 38 * asked.index(protocol), 0)
+            axes.annotate(f"◂ {row['mean']:.1f}", (left, place), beside, textcoords="offset points", color=color,
+                          va="center", fontsize="small")  # fmt: skip
         elif row["mean"] is not None:
             axes.errorbar(
                 row["mean"], place + offset, xerr=row["ci95"], fmt=mark, color=color, markersize=5, capsize=2,
