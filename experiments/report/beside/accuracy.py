@@ -164,10 +164,12 @@ def _accuracy(
     if ours.mean is not None:
         said = f"{_apart(gap, 2)}, where the two intervals allow {allowed:.2f}."
     if verdict == WORSE and same is not None:
-        steps = STEPS[SAME[kind]]
-        said += f" The same prior, asked after {'one step' if steps == 1 else f'{steps} steps'}: {same.ours} ({same.verdict})."
+        steps, trained = STEPS[SAME[kind]], "settings" if kind == "paper" else "prior"
+        after = "one step" if steps == 1 else f"{steps} steps"
+        said += f" The same {trained}, asked after {after}: {same.ours} ({same.verdict})."
     if verdict == WORSE and (same is None or same.verdict == WORSE):
-        said += training.why(curve, tasks, setting, known=reason)
+        rest = "the distance" if same is None else "what is left"
+        said += training.why(curve, tasks, setting, known=reason, rest=rest)
     return Line(WORDS[setting], what, f"{printed.text} %", f"{_digits(ours, 2)} %", verdict, said)
 
 

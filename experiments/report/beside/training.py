@@ -41,10 +41,10 @@ def end(query_nll: Any) -> End | None:
     return End(SETTLED if abs(gap) <= allowed else FALLS if gap < 0 else RISES, *means)
 
 
-def why(curve: Mapping[str, Any], tasks: str, setting: str, known: str = "") -> str:
+def why(curve: Mapping[str, Any], tasks: str, setting: str, known: str = "", rest: str = "the distance") -> str:
     """What the length of a training says about an accuracy below the paper's: only of one that still falls, that it is short.
 
-    `known` is what else is known of it, and comes after.
+    `known` is what else is known of it, and comes after; `rest` is what nothing explains, where nothing does.
     """
     try:
         found = end(curve["query_nll"])
@@ -72,4 +72,4 @@ def why(curve: Mapping[str, Any], tasks: str, setting: str, known: str = "") -> 
             f", as it does while the meta-rate falls to zero; whether more would help is open (MAML’s authors train for "
             f"{iterations:,} of {size})"
         )
-    return f"{settled}: the distance is not explained."
+    return f"{settled}: {rest} is not explained."
