@@ -158,7 +158,8 @@ def seeds_of(settings: Settings, cell: study.Cell) -> tuple[int, ...]:
 def protocols_of(settings: Settings, cell: study.Cell) -> tuple[str, ...]:
     """All; views only where it does not cost more than the training, and not of what is to be set beside published numbers."""
     setting, kind, _ = cell
-    if kind == PRINTED_ONCE:  # it explains a number, and is none of its own
+    literal_photographs = kind == "paper" and settings.tasks == "miniimagenet"  # others cost more than their training
+    if kind == PRINTED_ONCE or literal_photographs:  # the first explains a number, and is none of its own
         return tuple(name for name in settings.protocols if name == "paper")
     without = kind in (AUTHORS, *STEPS) or (setting == "20w5s" and kind in (LONGER, ONE_PRIOR))
     return tuple(name for name in settings.protocols if not (without and PROTOCOLS[name].views))

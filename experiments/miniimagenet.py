@@ -14,7 +14,7 @@ FULL = Settings(
         ("resnet12", ("gem-bml+last-layer", "maml")), ("authors", ("fomaml", "reptile")),
     ),
     shortened=(
-        ("*/authors/fomaml", 10_000), ("*/authors/*", 20_000), ("*/trained*/*", 3_000),
+        ("*/authors/fomaml", 10_000), ("*/authors/reptile", 2_500), ("*/paper/*", 3_000), ("*/trained*/*", 3_000),
         ("*/resnet12/maml", 300), ("*/resnet12/*", 1_000), ("*/bmaml", 1_000),
         ("5w5s/*/gem-bml+last-layer", 6_000), ("*/gem-bml+last-layer", 12_000),
         ("*/imaml", 2_000), ("5w5s/*", 2_000),
