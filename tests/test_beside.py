@@ -180,9 +180,15 @@ def test_a_loss_that_has_settled_explains_nothing():
     )
 
 
+@pytest.mark.parametrize(("setting", "guesses"), [("5w1s", True), ("20w1s", False)])
+def test_a_loss_of_guessing_is_called_that(setting, guesses):
+    """Among five classes log 5 = 1.61; of twenty, with log 20 = 3.00, the same loss has learned much."""
+    assert ("1.87 in the last; guessing has 1.61)" in worse(losses(2, 1.7, 1.63, 1.62), setting)) == guesses
+
+
 def test_other_trainings_of_a_method_are_a_reason_where_they_reach_what_is_printed():
     """Where they come closer they are a part of it, and their own row has the rest; where they do not, nothing is explained."""
-    curve = {"iterations": 5000, "method": {"meta_batch": 16}, "query_nll": losses(3, 2, 1.5, 1.48)}
+    curve = {"iterations": 5000, "method": {"meta_batch": 16}, "query_nll": losses(3, 2, 0.5, 0.48)}
     curves = {"5w1s/best/maml": curve, "5w1s/authors/maml": curve}
 
     def said(mean):

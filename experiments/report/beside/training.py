@@ -1,16 +1,18 @@
 """How a training ended, by the loss on the query on its way: whether more of it may have helped."""
 
 from collections.abc import Mapping
-from math import hypot
+from math import hypot, log
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from experiments import paper
+from experiments.images import setting_of
 from experiments.report.numbers import number
 
 FALLS, SETTLED, RISES = "falls", "settled", "rises"
 LEAST = 8  # points of a curve: with fewer, a quarter has no spread
+NO_BETTER = 0.97  # times the loss of guessing: what is above has learned next to nothing that its probabilities show
 
 
 class End(NamedTuple):
@@ -56,6 +58,9 @@ def why(curve: Mapping[str, Any], tasks: str, setting: str, known: str = "", res
     if not np.isfinite([found.third, found.last]).all():
         return f" Its training diverges: within {length} the loss leaves the finite numbers.{known}"
     quarters = f"{number(found.third)} in the third quarter of {length}, {number(found.last)} in the last"
+    guessing = log(setting_of(setting).ways)
+    if found.last > NO_BETTER * guessing:
+        quarters += f"; guessing has {number(guessing)}"
     if found.way == RISES:
         return f" Its training diverges: the loss rises ({quarters}).{known}"
     iterations, size = paper.MAML_TRAINING[tasks, setting]
