@@ -90,11 +90,40 @@ AGENTS = {
 }
 
 SINUSOID_ITERATIONS = 40_000  # of Figure 2a; of the other trainings the paper does not say how long they are
-# What MAML's authors publish for theirs, whose numbers the paper copies: iterations, and tasks of each.
-MAML_TRAINING = {
-    ("omniglot", "5w1s"): (60_000, 32),
-    ("omniglot", "5w5s"): (60_000, 32),
-    ("omniglot", "20w1s"): (60_000, 16),
-    ("omniglot", "20w5s"): (60_000, 16),
-    ("miniimagenet", "5w1s"): (60_000, 4),
+# What authors publish of their trainings, whose numbers the paper copies: iterations, and tasks of each.
+_TRAINING = {
+    "maml": {
+        ("omniglot", "5w1s"): (60_000, 32),
+        ("omniglot", "5w5s"): (60_000, 32),
+        ("omniglot", "20w1s"): (60_000, 16),
+        ("omniglot", "20w5s"): (60_000, 16),
+        ("miniimagenet", "5w1s"): (60_000, 4),
+    },
+    "reptile": {
+        ("omniglot", "5w1s"): (100_000, 5),
+        ("omniglot", "5w5s"): (100_000, 5),
+        ("omniglot", "20w1s"): (200_000, 5),
+        ("omniglot", "20w5s"): (200_000, 5),
+        ("miniimagenet", "5w1s"): (100_000, 5),
+    },
 }
+
+
+class Length(NamedTuple):
+    """Of a training, and whose."""
+
+    whose: str
+    iterations: int
+    tasks: int  # of each
+
+
+def length(tasks: str, setting: str, method: str | None) -> Length:
+    """How long its authors train a method; where they are not known to say, how long MAML's train theirs.
+
+    >>> length("omniglot", "20w1s", "reptile")
+    Length(whose='Reptile’s', iterations=200000, tasks=5)
+    >>> length("omniglot", "20w1s", "gem-bml+").whose
+    'MAML’s'
+    """
+    known = method if method in _TRAINING else "maml"
+    return Length({"maml": "MAML’s", "reptile": "Reptile’s"}[known], *_TRAINING[known][tasks, setting])

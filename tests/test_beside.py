@@ -180,6 +180,19 @@ def test_a_loss_that_has_settled_explains_nothing():
     )
 
 
+def test_a_loss_from_before_any_step_says_nothing_of_length():
+    """Reptile at its authors' settings takes all its steps in the second stage: what is watched is the prior as it is."""
+    curve = {"iterations": 2500, "query_nll": losses(1.8, 1.75, 1.72, 1.71), "settings": {"decay": True}}
+    curve["method"] = {"name": "reptile", "meta_batch": 5, "steps": [0, 8]}
+    said = training.why(curve, "miniimagenet", "5w1s")
+    assert said.startswith(
+        " Its training may be too short: 2,500 iterations of 5 tasks, where Reptile’s authors train for 100,000 of 5."
+    )
+    assert "settled" not in said and "guessing" not in said
+    curve["method"]["steps"] = [5, 5]
+    assert "settled" in training.why(curve, "miniimagenet", "5w1s")
+
+
 @pytest.mark.parametrize(("setting", "guesses"), [("5w1s", True), ("20w1s", False)])
 def test_a_loss_of_guessing_is_called_that(setting, guesses):
     """Among five classes log 5 = 1.61; of twenty, with log 20 = 3.00, the same loss has learned much."""

@@ -39,11 +39,11 @@ def _grown(search: study.Results | None, results: study.Results | None, setting:
     gap = _gained(short, _measured(results, setting, "best", method))
     if short is None or not gap:
         return ""
-    iterations, size = paper.MAML_TRAINING[tasks, setting]
+    whose, iterations, size = paper.length(tasks, setting, method)
     return (
         f" Its length may be the reason: after the {search['settings']['iterations']:,} iterations of the search, without "
         f"augmentation, it has {_digits(short, 2)} % right of validation classes, {gap:.2f} less than of test classes after "
-        f"{curve['iterations']:,}; MAML’s authors train for {iterations:,} of {size}."
+        f"{curve['iterations']:,}; {whose} authors train for {iterations:,} of {size}."
     )
 
 

@@ -50,31 +50,37 @@ def why(curve: Mapping[str, Any], tasks: str, setting: str, known: str = "", res
     """
     try:
         found = end(curve["query_nll"])
-        length = f"{curve['iterations']:,} iterations of {curve['method']['meta_batch']} tasks"
+        method = curve["method"]
+        length = f"{curve['iterations']:,} iterations of {method['meta_batch']} tasks"
     except (KeyError, TypeError):
         return known
     if found is None:
         return known
     if not np.isfinite([found.third, found.last]).all():
         return f" Its training diverges: within {length} the loss leaves the finite numbers.{known}"
+    whose, iterations, size = paper.length(tasks, setting, method.get("name"))
+    if method.get("steps", [1])[0] == 0:
+        return (
+            f" Its training may be too short: {length}, where {whose} authors train for {iterations:,} of {size}. "
+            f"Its loss, which is that of the prior before any step, does not tell.{known}"
+        )
     quarters = f"{number(found.third)} in the third quarter of {length}, {number(found.last)} in the last"
     guessing = log(setting_of(setting).ways)
     if found.last > NO_BETTER * guessing:
         quarters += f"; guessing has {number(guessing)}"
     if found.way == RISES:
         return f" Its training diverges: the loss rises ({quarters}).{known}"
-    iterations, size = paper.MAML_TRAINING[tasks, setting]
     if found.way == FALLS:
         return (
             f" Its training may be too short: the loss still falls ({quarters}). The paper does not say how long it trains, "
-            f"MAML’s authors do so for {iterations:,} of {size}.{known}"
+            f"{whose} authors do so for {iterations:,} of {size}.{known}"
         )
     settled = f" Its loss in training had settled within its spread ({quarters})"
     if known:
         return f"{settled}.{known}"
     if curve.get("settings", {}).get("decay"):  # then any loss settles
         settled += (
-            f", as it does while the meta-rate falls to zero; whether more would help is open (MAML’s authors train for "
+            f", as it does while the meta-rate falls to zero; whether more would help is open ({whose} authors train for "
             f"{iterations:,} of {size})"
         )
     return f"{settled}: {rest} is not explained."
