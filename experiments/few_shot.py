@@ -7,11 +7,13 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
+import jax
 import numpy as np
 
 from experiments import authors, images, paper, study
 from experiments.images import PROTOCOLS, Variant
 from metaprior import methods
+from metaprior.meta import State
 from metaprior.settings import Setup
 
 # By the name under which it is shown.
@@ -143,9 +145,22 @@ def measure(settings: Settings, cell: study.Cell) -> study.Results:
         "finite": trained.finite,
         "training_seconds": round(trained.seconds, 1),
         "task_accuracy": single,
+        **_widths(trained.states, put(settings, cell)),
         **rests_on(settings, cell),
     }
     return {"rows": found, "curves": {"/".join(cell): curve}}
+
+
+def _widths(states: State, setup: Setup) -> dict[str, Any]:
+    """Of weights that are drawn: the median, and the share of weights that are smaller than their width."""
+    if setup.learner.method.posterior != "mean-field":
+        return {}
+    dist = jax.tree.map(np.asarray, states.prior.dist)
+    mean, width = (
+        np.concatenate([leaf.ravel() for leaf in jax.tree.leaves(part)]) for part in (dist.mean, dist.log_std)
+    )
+    width = np.exp(width)
+    return {"widths": {"median": float(np.median(width)), "above_weights": float((np.abs(mean) < width).mean())}}
 
 
 def seeds_of(settings: Settings, cell: study.Cell) -> tuple[int, ...]:

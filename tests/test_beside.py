@@ -180,6 +180,14 @@ def test_a_loss_that_has_settled_explains_nothing():
     )
 
 
+@pytest.mark.parametrize(("median", "grew"), [(0.19, True), (0.06, False)])
+def test_widths_that_grew_are_told(median, grew):
+    curve = {"widths": {"median": median, "above_weights": 0.84}, "settings": {}}
+    said = worse(losses(1, 0.6, 0.5, 0.5), method={"meta_batch": 32, "std": 0.05}, **curve)
+    told = "they went from 0.0500 to 0.190 (median), and 84 % of weights are smaller than theirs"
+    assert (told in said, "not explained" in said) == (grew, not grew)
+
+
 def test_a_loss_from_before_any_step_says_nothing_of_length():
     """Reptile at its authors' settings takes all its steps in the second stage: what is watched is the prior as it is."""
     curve = {"iterations": 2500, "query_nll": losses(1.8, 1.75, 1.72, 1.71), "settings": {"decay": True}}

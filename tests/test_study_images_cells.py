@@ -2,11 +2,17 @@
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from experiments import authors, calibration, few_shot, images, miniimagenet, omniglot, study
 from experiments.images import PROTOCOLS
+from metaprior import methods
+from metaprior.families import MeanField
 
 
 def test_asides_differ_in_one_thing_and_say_how_long_they_train():
@@ -119,3 +125,16 @@ def test_calibration_judges_the_training_that_a_row_names():
     assert calibration.rests_on(full, (calibration.WIDE,)) == of_table("trained 20-way", "gem-bml+last-layer")
     assert calibration.rests_on(full, (calibration.WIDE,))["settings"]["train_ways"] == 20
     assert calibration.rests_on(full, (calibration.EXACT,)) == of_table("best", "gem-bml+last-layer")
+
+
+@pytest.mark.parametrize("posterior", ["mean-field", "delta"])
+def test_widths_of_weights_that_are_drawn_are_told(posterior):
+    """Three of four weights are smaller than their width of .2; of points, where widths are rates, nothing is said."""
+    mean = {"a": jnp.array([[0.1, -0.1]]), "b": jnp.array([0.0, -1.0])}
+    dist = MeanField(mean, jax.tree.map(lambda leaf: jnp.full_like(leaf, jnp.log(0.2)), mean))
+    method = methods.get("gem-bml+", posterior=posterior, inference="gradient", rates="none", widths="exact")
+    setup = SimpleNamespace(learner=SimpleNamespace(method=method))
+    found = few_shot._widths(SimpleNamespace(prior=SimpleNamespace(dist=dist)), setup)
+    assert found == (
+        {"widths": {"median": pytest.approx(0.2), "above_weights": 0.75}} if posterior == "mean-field" else {}
+    )

@@ -185,7 +185,7 @@ def _accuracy(
         said += f" The same {trained}, asked after {after}: {same.ours} ({same.verdict})."
     if verdict == WORSE and (same is None or same.verdict == WORSE):
         rest = "the distance" if same is None else "what is left"
-        said += training.why(curve, tasks, setting, known=reason, rest=rest)
+        said += training.why(curve, tasks, setting, known=reason or training.widened(curve), rest=rest)
     return Line(WORDS[setting], what, f"{printed.text} %", f"{_digits(ours, 2)} %", verdict, said)
 
 

@@ -84,3 +84,20 @@ def why(curve: Mapping[str, Any], tasks: str, setting: str, known: str = "", res
             f"{iterations:,} of {size})"
         )
     return f"{settled}: {rest} is not explained."
+
+
+WIDENED = 2.0  # times the width that training began with
+
+
+def widened(curve: Mapping[str, Any]) -> str:
+    """What learned widths may have to do with it, where they grew: weights smaller than their width are mostly noise."""
+    try:
+        found, start = curve["widths"], float(curve["method"]["std"])
+    except (KeyError, TypeError):
+        return ""
+    if found["median"] < WIDENED * start:
+        return ""
+    return (
+        f" Its widths may be the reason: as they are learned, they went from {number(start)} to {number(found['median'])} "
+        f"(median), and {100 * found['above_weights']:.0f} % of weights are smaller than theirs, so that draws are mostly noise."
+    )
