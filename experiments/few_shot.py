@@ -66,6 +66,8 @@ class Settings:
 
 LONGER = "longer"  # begins the names of those that differ in the number of iterations
 AUTHORS = "authors"  # a baseline as those run it who proposed it
+AUTHORS_SHORT = f"{AUTHORS} for a while"  # the same, to see what length does
+AS_AUTHORS = (AUTHORS, AUTHORS_SHORT)
 ONE_PRIOR = "one prior"  # for all settings: learned from 20 classes of one image each, as long as `LONGER` ones
 ASKED = 20  # inner steps, where they are not as many as in the paper: what the study `adaptation-steps` takes
 MORE_STEPS = f"{ONE_PRIOR} at {ASKED} steps"
@@ -96,7 +98,11 @@ ASIDE: dict[str, dict[str, Any]] = {
 }
 REPEATED_KINDS = ("best", "trained 20-way", LONGER, f"{LONGER} 20-way", ONE_PRIOR, MORE_STEPS, AUTHORS)
 BESIDE = ("best", "paper", LONGER, ONE_PRIOR, *STEPS, AUTHORS)  # kinds that stand beside the paper's number
-WORDS = {"paper": "the paper’s settings", AUTHORS: "its authors’ settings"}
+WORDS = {
+    "paper": "the paper’s settings",
+    AUTHORS: "its authors’ settings",
+    AUTHORS_SHORT: "for a while at its authors’ settings",
+}
 
 
 def cells(settings: Settings) -> list[study.Cell]:
@@ -174,7 +180,8 @@ def protocols_of(settings: Settings, cell: study.Cell) -> tuple[str, ...]:
     """All; views only where it does not cost more than the training, and not of what is to be set beside published numbers."""
     setting, kind, _ = cell
     literal_photographs = kind == "paper" and settings.tasks == "miniimagenet"  # others cost more than their training
-    if kind == PRINTED_ONCE or literal_photographs:  # the first explains a number, and is none of its own
+    explains = kind in (PRINTED_ONCE, AUTHORS_SHORT)  # another number, and is none of its own
+    if explains or literal_photographs:
         return tuple(name for name in settings.protocols if name == "paper")
     without = kind in (AUTHORS, *STEPS) or (setting == "20w5s" and kind in (LONGER, ONE_PRIOR))
     return tuple(name for name in settings.protocols if not (without and PROTOCOLS[name].views))
@@ -183,7 +190,7 @@ def protocols_of(settings: Settings, cell: study.Cell) -> tuple[str, ...]:
 def test_steps(settings: Settings, cell: study.Cell) -> int:
     """Of adaptation when asked."""
     setting, kind, name = cell
-    if kind == AUTHORS:
+    if kind in AS_AUTHORS:
         return authors.training(settings.tasks, setting, name).test_steps
     return STEPS.get(kind, images.TEST_STEPS)
 
@@ -214,7 +221,7 @@ def put(settings: Settings, cell: study.Cell, protocol: images.Protocol | None =
 
 def rests_on(settings: Settings, cell: study.Cell) -> dict[str, Any]:
     """The recipe of the method, and all other settings."""
-    asked = {"test_steps": test_steps(settings, cell)} if cell[1] in (AUTHORS, *STEPS) else {}
+    asked = {"test_steps": test_steps(settings, cell)} if cell[1] in (*AS_AUTHORS, *STEPS) else {}
     return {**images.identity(put(settings, cell)), **asked}
 
 
@@ -232,7 +239,7 @@ def variant_of(settings: Settings, cell: study.Cell) -> Variant:
     """The method as it is run."""
     setting, kind, name = cell
     variant = literal(settings.tasks, setting, name) if kind in ("paper", PRINTED_ONCE) else VARIANTS[name]
-    if kind == AUTHORS:
+    if kind in AS_AUTHORS:
         changes, around, _ = authors.training(settings.tasks, setting, name)
         variant = Variant(name, changes, around)
     return variant._replace(around={**dict(settings.around), **variant.around, **ASIDE.get(kind, {})})

@@ -12,9 +12,11 @@ FULL = Settings(
     aside=(
         ("trained 20-way", ("gem-bml+last-layer",)), ("plain", ("gem-bml+last-layer",)),
         ("resnet12", ("gem-bml+last-layer", "maml")), ("authors", ("fomaml", "reptile")),
+        (few_shot.AUTHORS_SHORT, ("reptile",)),
     ),
     shortened=(
-        ("*/authors/fomaml", 10_000), ("*/authors/reptile", 2_500), ("*/paper/*", 3_000), ("*/trained*/*", 3_000),
+        ("*/authors/fomaml", 10_000), ("*/authors/reptile", 2_500), (f"*/{few_shot.AUTHORS_SHORT}/*", 600),
+        ("*/paper/*", 3_000), ("*/trained*/*", 3_000),
         ("*/resnet12/maml", 300), ("*/resnet12/*", 1_000), ("*/bmaml", 1_000),
         ("5w5s/*/gem-bml+last-layer", 6_000), ("*/gem-bml+last-layer", 12_000),
         ("*/imaml", 2_000), ("5w5s/*", 2_000),
