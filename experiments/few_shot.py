@@ -13,8 +13,8 @@ import numpy as np
 from experiments import authors, images, paper, study
 from experiments.images import PROTOCOLS, Variant
 from metaprior import methods
-from metaprior.meta import State
 from metaprior.settings import Setup
+from metaprior.types import Dist
 
 # By the name under which it is shown.
 VARIANTS: dict[str, Variant] = {
@@ -151,17 +151,17 @@ def measure(settings: Settings, cell: study.Cell) -> study.Results:
         "finite": trained.finite,
         "training_seconds": round(trained.seconds, 1),
         "task_accuracy": single,
-        **_widths(trained.states, put(settings, cell)),
+        **_widths(put(settings, cell).learner.method.posterior, trained.states.prior.dist),
         **rests_on(settings, cell),
     }
     return {"rows": found, "curves": {"/".join(cell): curve}}
 
 
-def _widths(states: State, setup: Setup) -> dict[str, Any]:
+def _widths(posterior: str, prior: Dist) -> dict[str, Any]:
     """Of weights that are drawn: the median, and the share of weights that are smaller than their width."""
-    if setup.learner.method.posterior != "mean-field":
+    if posterior != "mean-field":
         return {}
-    dist = jax.tree.map(np.asarray, states.prior.dist)
+    dist = jax.tree.map(np.asarray, prior)
     mean, width = (
         np.concatenate([leaf.ravel() for leaf in jax.tree.leaves(part)]) for part in (dist.mean, dist.log_std)
     )

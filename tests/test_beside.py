@@ -201,6 +201,25 @@ def test_a_loss_from_before_any_step_says_nothing_of_length():
     assert "settled" in training.why(curve, "miniimagenet", "5w1s")
 
 
+@pytest.mark.parametrize(("short", "told"), [
+    (35.0, "35.00 ± 1.80 %, 4.20 less, so that length may be the reason."), (38.0, "38.00 ± 1.80 %, which is not apart from it."),
+])  # fmt: skip
+def test_a_shorter_training_at_authors_settings_tells_what_length_does(short, told):
+    """39.2 ± 1.8 against 35 ± 1.8 is apart: √(2 · 1.8²) = 2.55; against 38 it is not."""
+    method = {"name": "reptile", "meta_batch": 5, "steps": [0, 8]}
+    curves = {
+        f"5w1s/{kind}/reptile": {"iterations": count, "method": method, "query_nll": losses(1.8, 1.75, 1.72, 1.71)}
+        for kind, count in ((few_shot.AUTHORS, 2500), (few_shot.AUTHORS_SHORT, 600))
+    }
+    rows = [
+        (f"5w1s, {few_shot.WORDS[kind]}, {count} iterations", "reptile", "accuracy, paper", mean, 1.8)
+        for kind, count, mean in ((few_shot.AUTHORS, "2,500", 39.2), (few_shot.AUTHORS_SHORT, "600", short))
+    ]
+    lines = accuracy.miniimagenet(loading(miniimagenet=results(*rows, curves=curves)))
+    said = next(line.said for line in lines if line.what == "Reptile at its authors’ settings")
+    assert said.endswith(f"does not tell. Trained for 600 iterations it has {told}")
+
+
 @pytest.mark.parametrize(("setting", "guesses"), [("5w1s", True), ("20w1s", False)])
 def test_a_loss_of_guessing_is_called_that(setting, guesses):
     """Among five classes log 5 = 1.61; of twenty, with log 20 = 3.00, the same loss has learned much."""

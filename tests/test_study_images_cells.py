@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +10,6 @@ import pytest
 
 from experiments import authors, calibration, few_shot, images, miniimagenet, omniglot, study
 from experiments.images import PROTOCOLS
-from metaprior import methods
 from metaprior.families import MeanField
 
 
@@ -132,9 +130,7 @@ def test_widths_of_weights_that_are_drawn_are_told(posterior):
     """Three of four weights are smaller than their width of .2; of points, where widths are rates, nothing is said."""
     mean = {"a": jnp.array([[0.1, -0.1]]), "b": jnp.array([0.0, -1.0])}
     dist = MeanField(mean, jax.tree.map(lambda leaf: jnp.full_like(leaf, jnp.log(0.2)), mean))
-    method = methods.get("gem-bml+", posterior=posterior, inference="gradient", rates="none", widths="exact")
-    setup = SimpleNamespace(learner=SimpleNamespace(method=method))
-    found = few_shot._widths(SimpleNamespace(prior=SimpleNamespace(dist=dist)), setup)
+    found = few_shot._widths(posterior, dist)
     assert found == (
         {"widths": {"median": pytest.approx(0.2), "above_weights": 0.75}} if posterior == "mean-field" else {}
     )

@@ -5,7 +5,17 @@ from math import hypot
 
 from experiments import few_shot, image_search_report, long_trials_report, paper, study
 from experiments.calibration import EXACT, WIDE
-from experiments.few_shot import AUTHORS, LONGER, LONGER_SOLVED, MORE_STEPS, ONE_PRIOR, PRINTED_ONCE, SOLVED, STEPS
+from experiments.few_shot import (
+    AUTHORS,
+    AUTHORS_SHORT,
+    LONGER,
+    LONGER_SOLVED,
+    MORE_STEPS,
+    ONE_PRIOR,
+    PRINTED_ONCE,
+    SOLVED,
+    STEPS,
+)
 from experiments.report.beside import training
 from experiments.report.beside.line import NAMES, Load, Value, compared, unmeasured, values
 from experiments.report.verdicts import AGREES, BETTER, UNMEASURED, WORSE, Line
@@ -114,6 +124,7 @@ def _accuracies(
             same = beside.get((asked := SAME.get(cell[0], ""), asked, cell[2]))
             others = {kind: line for (kind, _, whose), line in beside.items() if whose == cell[2] and kind in AGAIN}
             known = f" At our settings:{told}" if cell[0] == AUTHORS and (told := _again(others)) else ""
+            known += _lengthened(results, setting, cell[2]) if cell[0] == AUTHORS else ""
             line = _accuracy(results, tasks, setting, cell, printed, what, known, same) if printed else None
             beside |= {cell: line} if line is not None and line.verdict != UNMEASURED else {}
         for method, numbers in table.items():
@@ -153,6 +164,17 @@ def _closer(results: study.Results | None, setting: str, method: str) -> str:
         if theirs and gap
         else ""
     )
+
+
+def _lengthened(results: study.Results | None, setting: str, method: str) -> str:
+    """What a shorter training at its authors' settings came to."""
+    short, long = (_measured(results, setting, few_shot.WORDS[kind], method) for kind in few_shot.AS_AUTHORS[::-1])
+    if short is None or long is None or short.mean is None or long.mean is None:
+        return ""
+    iterations = (results or {})["curves"][f"{setting}/{AUTHORS_SHORT}/{method}"]["iterations"]
+    gap = _gained(short, long)
+    told = f"{gap:.2f} less, so that length may be the reason" if gap else "which is not apart from it"
+    return f" Trained for {iterations:,} iterations it has {_digits(short, 2)} %, {told}."
 
 
 def _accuracy(
