@@ -26,9 +26,8 @@ examples:
   metaprior evaluate runs/sine
   metaprior evaluate runs/sine --tasks-count 2000 --steps 20
   metaprior evaluate runs/sine --json | jq .mse[-1]
-  metaprior evaluate runs/characters --queries 1 --inductive
-  metaprior evaluate runs/characters --views
-  metaprior evaluate runs/characters --ways 20 --shots 5
+  metaprior evaluate runs/characters --queries 1 --views
+  metaprior evaluate runs/characters --ways 20 --shots 5 --inductive
 
 Of agents: returns after 0, 1, … updates in unseen tasks; usually 40 tasks, 3 steps (updates) of 40 rollouts each."""
 
