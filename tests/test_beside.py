@@ -194,9 +194,11 @@ def test_a_loss_from_before_any_step_says_nothing_of_length():
     curve["method"] = {"name": "reptile", "meta_batch": 5, "steps": [0, 8]}
     said = training.why(curve, "miniimagenet", "5w1s")
     assert said.startswith(
-        " Its training may be too short: 2,500 iterations of 5 tasks, where Reptile’s authors train for 100,000 of 5."
+        " Its training may be too short: 2,500 iterations of 5 tasks, where Reptile’s authors train for 100,000 of 5;"
     )
     assert "settled" not in said and "guessing" not in said
+    long = training.why(curve | {"iterations": 100_000}, "miniimagenet", "5w1s")
+    assert "short" not in long and long.endswith("as Reptile’s authors do: the distance is not explained.")
     curve["method"]["steps"] = [5, 5]
     assert "settled" in training.why(curve, "miniimagenet", "5w1s")
 
@@ -217,7 +219,7 @@ def test_a_shorter_training_at_authors_settings_tells_what_length_does(short, to
     ]
     lines = accuracy.miniimagenet(loading(miniimagenet=results(*rows, curves=curves)))
     said = next(line.said for line in lines if line.what == "Reptile at its authors’ settings")
-    assert said.endswith(f"does not tell. Trained for 600 iterations it has {told}")
+    assert said.endswith(f"before any step, does not tell. Trained for 600 iterations it has {told}")
 
 
 @pytest.mark.parametrize(("setting", "guesses"), [("5w1s", True), ("20w1s", False)])

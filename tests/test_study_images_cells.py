@@ -125,6 +125,21 @@ def test_calibration_judges_the_training_that_a_row_names():
     assert calibration.rests_on(full, (calibration.EXACT,)) == of_table("best", "gem-bml+last-layer")
 
 
+def test_what_explains_another_number_is_asked_as_the_paper_asks():
+    """A while at authors' settings differs from their row in its length alone; printed settings of photographs learn nothing."""
+    full, short, long = (
+        miniimagenet.FULL,
+        *(("5w1s", kind, "reptile") for kind in (few_shot.AUTHORS_SHORT, few_shot.AUTHORS)),
+    )
+    assert {short, long} < set(few_shot.cells(full))
+    one, other = (few_shot.rests_on(full, cell) for cell in (short, long))
+    assert (one["settings"].pop("iterations"), other["settings"].pop("iterations")) == (600, 2500)
+    assert one == other and one["test_steps"] == 50
+    printed = ("5w1s", "paper", "gem-bml+")
+    assert few_shot.protocols_of(full, short) == few_shot.protocols_of(full, printed) == ("paper",)
+    assert few_shot.protocols_of(omniglot.FULL, printed) == tuple(PROTOCOLS)
+
+
 @pytest.mark.parametrize("posterior", ["mean-field", "delta"])
 def test_widths_of_weights_that_are_drawn_are_told(posterior):
     """Three of four weights are smaller than their width of .2; of points, where widths are rates, nothing is said."""

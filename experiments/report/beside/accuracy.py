@@ -169,9 +169,9 @@ def _closer(results: study.Results | None, setting: str, method: str) -> str:
 def _lengthened(results: study.Results | None, setting: str, method: str) -> str:
     """What a shorter training at its authors' settings came to."""
     short, long = (_measured(results, setting, few_shot.WORDS[kind], method) for kind in few_shot.AS_AUTHORS[::-1])
-    if short is None or long is None or short.mean is None or long.mean is None:
+    if results is None or short is None or long is None:
         return ""
-    iterations = (results or {})["curves"][f"{setting}/{AUTHORS_SHORT}/{method}"]["iterations"]
+    iterations = results["curves"][f"{setting}/{AUTHORS_SHORT}/{method}"]["iterations"]
     gap = _gained(short, long)
     told = f"{gap:.2f} less, so that length may be the reason" if gap else "which is not apart from it"
     return f" Trained for {iterations:,} iterations it has {_digits(short, 2)} %, {told}."

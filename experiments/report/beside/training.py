@@ -60,10 +60,11 @@ def why(curve: Mapping[str, Any], tasks: str, setting: str, known: str = "", res
         return f" Its training diverges: within {length} the loss leaves the finite numbers.{known}"
     whose, iterations, size = paper.length(tasks, setting, method.get("name"))
     if method.get("steps", [1])[0] == 0:
-        return (
-            f" Its training may be too short: {length}, where {whose} authors train for {iterations:,} of {size}. "
-            f"Its loss, which is that of the prior before any step, does not tell.{known}"
-        )
+        # What is watched is the prior before any step, which does not tell how a training ended.
+        if curve["iterations"] * method["meta_batch"] >= iterations * size:
+            return known or f" It trains as long as {whose} authors do: {rest} is not explained."
+        theirs = f"where {whose} authors train for {iterations:,} of {size}"
+        return f" Its training may be too short: {length}, {theirs}; its loss, before any step, does not tell.{known}"
     quarters = f"{number(found.third)} in the third quarter of {length}, {number(found.last)} in the last"
     guessing = log(setting_of(setting).ways)
     if found.last > NO_BETTER * guessing:
