@@ -1,33 +1,52 @@
 """Whether probabilities can be trusted: reliability on 5-way 1-shot tasks of photographs (Table 3).
 
-metaprior reproduce calibration --data-dir FOLDER        # trains the first seed of `miniimagenet`, and judges that
+metaprior reproduce calibration --data-dir FOLDER        # trains what `miniimagenet` trains, and judges that
+
+What is learned of a task is kept before anything is fitted: another way to say how sure it is costs no training.
 """
 
+import shutil
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from matplotlib.figure import Figure
+from jaxtyping import Array
 
-from experiments import few_shot, images, miniimagenet, study
+from experiments import calibration_report, few_shot, images, miniimagenet, study
+from experiments.calibration_report import EXACT, FITTED, PLAIN, SETTING, SPREAD, WAYS, WIDE, half_width, reliability
 from experiments.paper import CALIBRATION
 from experiments.turns import by_turns
-from metaprior import figures, metrics
-from metaprior.classes import ClassScores
+from metaprior import checkpoints, metrics
+from metaprior.classes import ClassScores, class_predictor
 from metaprior.evaluation import TEST_SEED, class_parts, fitted_steps, scores_of_parts
-from metaprior.meta import State
-from metaprior.predict import Calibration
+from metaprior.predict import NUM_LEVELS, Calibration
 from metaprior.settings import Setup
+from metaprior.training import initial_state
 
-SETTING = "5w1s"
-FITTED, PLAIN = "temperature fitted", "as it is"
-EXACT = "gem-bml+last-layer"
-WIDE = f"{EXACT}, trained 20-way"
+REPEATED = (EXACT, "maml")  # judged with every seed; the others with the first
 TRAINED = {WIDE: ("trained 20-way", EXACT)}  # cells of `miniimagenet` that are not its best settings: kind, method
-PAPER = {method: (printed["ECE"].mean, printed["MCE"].mean) for method, printed in CALIBRATION.items()}
+PAPER = {method: {metric: number.mean for metric, number in printed.items()} for method, printed in CALIBRATION.items()}
+Parts = tuple[tuple[Any, Array], tuple[Any, Array]]  # of validation tasks and of test tasks, each with its targets
+
+
+class Judged(NamedTuple):
+    """One way to say how sure answers are."""
+
+    way: Calibration
+    validation_nll: Array
+    scores: ClassScores  # of test tasks
+
+
+class Numbers(NamedTuple):
+    """A measure of calibration of each seed, and its mean over seeds in each draw of tasks."""
+
+    by_seed: np.ndarray
+    again: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -64,48 +83,87 @@ def cells(settings: Settings) -> list[study.Cell]:
 
 
 def seeds_of(settings: Settings, cell: study.Cell) -> tuple[int, ...]:
-    """The first."""
-    return settings.seeds[:1]
+    """All of them for the two that are told apart; the first for the others."""
+    return settings.seeds if cell[0] in REPEATED else settings.seeds[:1]
 
 
 def measure(settings: Settings, cell: study.Cell) -> study.Results:
-    """The first seed's probabilities: as the network says them, and with the temperature of validation classes."""
-    trained_as, at = _training(settings, cell)
-    trained = images.train(few_shot.put(trained_as, at), few_shot.seeds_of(trained_as, at))
-    setup = few_shot.put(trained_as, at, images.PROTOCOLS["strict"])
-    state = jax.tree.map(lambda leaf: leaf[0], trained.states)
+    """Probabilities as the network says them, and as validation classes have them corrected."""
+    setup = few_shot.put(*_training(settings, cell), images.PROTOCOLS["strict"])
+    judge = judge_of(setup)
+    found = [judge(*parts)[0] for parts in _parts(settings, cell, setup)]
     rows, curves = [], {}
-    for words, (calibration, found) in judged(settings, setup, state).items():
-        table = by_task(found, settings.num_bins)
-        curves[f"{cell[0]}/{words}"] = {**reliability(table), "temperature": float(jnp.exp(calibration.log_noise[0]))}
-        rows += _rows(settings, cell[0], words, table, found)
+    for words in WAYS:
+        ways, own, scores = zip(*(each[words] for each in found), strict=True)
+        tables = np.stack([by_task(each, settings.num_bins) for each in scores])
+        nll, accuracy = (np.stack([np.asarray(each, float)[:, 0] for each in part]) for part in (
+            [each.nll for each in scores], [100 * each.accuracy for each in scores]))  # fmt: skip
+        numbers = _numbers(settings, tables, nll)
+        curves[f"{cell[0]}/{words}"] = {
+            **reliability(tables),
+            "temperature": [float(jnp.exp(way.log_noise[0])) for way in ways],
+            "spread": [abs(float(way.spread[0])) if words == SPREAD else 0.0 for way in ways],
+            "validation_nll": [float(each) for each in own],
+            "by_seed": {metric: np.round(each.by_seed, 6) for metric, each in numbers.items()},
+            "again": {metric: np.round(each.again, 6) for metric, each in numbers.items()},
+        }
+        rows += _rows(cell[0], words, numbers, study.mean_and_ci(accuracy))
     return {"rows": rows, "curves": curves}
 
 
-def judged(settings: Settings, setup: Setup, state: State) -> dict[str, tuple[Calibration, ClassScores]]:
-    """The same answers with a temperature and without, in one program: by far the most of it is adaptation."""
-    pool, one = setup.tasks.pool, jnp.zeros(1)
+def _parts(settings: Settings, cell: study.Cell, setup: Setup) -> list[Parts]:
+    """Answers to validation tasks and to test tasks of each seed's prior: kept, or of a prior that may have to be trained."""
+    seeds = seeds_of(settings, cell)
+    folders = [parts_folder(settings, cell, seed) for seed in seeds]
+    pools = [setup.tasks.pool(split) for split in ("validation", "test")]
     asking = {"at": (images.TEST_STEPS,), "validation": settings.validation, "num_tasks": settings.test_tasks}
 
     @partial(jax.jit, compiler_options=images.without_trials())
     def run(state, known, asked):
-        own, others = class_parts(setup, state, **asking, seed=TEST_SEED, known=known, asked=asked)
-        plain = Calibration(one - 20, one, one, one, one + 1)  # as it is: no temperature, no variance
-        ways = {FITTED: fitted_steps(setup.predictor, *own), PLAIN: plain}
-        return {words: (way, scores_of_parts(setup.predictor, *others, way)) for words, way in ways.items()}
+        return class_parts(setup, state, **asking, seed=TEST_SEED, known=known, asked=asked)
 
-    found, _ = by_turns(run)(state, pool("validation"), pool("test"))
-    return found
+    if not all(checkpoints.available(folder) for folder in folders):
+        ask, trained = by_turns(run), images.train(few_shot.put(*_training(settings, cell)), seeds)
+        for index, folder in enumerate(folders):
+            answers, _ = ask(jax.tree.map(lambda leaf, index=index: leaf[index], trained.states), *pools)
+            checkpoints.save(folder, 0, answers, keep=1)
+    like = jax.eval_shape(run, jax.eval_shape(lambda: initial_state(setup, 0)), *pools)
+    return [checkpoints.restore(folder, like).tree for folder in folders]
+
+
+def judge_of(setup: Setup) -> Callable[..., tuple[dict[str, Judged], float]]:
+    """(parts of validation tasks, of test tasks) -> the same answers in every way to say how sure they are, and seconds."""
+    one = jnp.zeros(1)
+    plain = Calibration(one - 20, one, one, one, one + 1)  # as it is: no temperature, no variance
+    spread = class_predictor(setup.model, setup.learner.cell.family, num_levels=NUM_LEVELS)
+
+    @partial(jax.jit, compiler_options=images.without_trials())
+    def run(own, others):
+        fitted = {PLAIN: (setup.predictor, plain)} | {
+            words: (predictor, fitted_steps(predictor, *own))
+            for words, predictor in ((FITTED, setup.predictor), (SPREAD, spread))
+        }
+        return {
+            words: Judged(
+                way,
+                scores_of_parts(predictor, own[0], own[1], way).nll.mean(),
+                scores_of_parts(predictor, others[0], others[1], way),
+            )
+            for words, (predictor, way) in fitted.items()
+        }
+
+    return by_turns(run)
 
 
 def _training(settings: Settings, cell: study.Cell) -> tuple[few_shot.Settings, study.Cell]:
-    """Of the first seed, whose probabilities are judged."""
-    return replace(settings.trained, seeds=settings.seeds[:1]), (SETTING, *TRAINED.get(cell[0], ("best", cell[0])))
+    """Of the seeds whose probabilities are judged."""
+    trained = replace(settings.trained, seeds=seeds_of(settings, cell))
+    return trained, (SETTING, *TRAINED.get(cell[0], ("best", cell[0])))
 
 
 def rests_on(settings: Settings, cell: study.Cell) -> dict[str, Any]:
     """The training that is judged."""
-    return few_shot.rests_on(*_training(settings, cell))
+    return few_shot.rests_on(*_training(settings, cell)) | {"judged": list(seeds_of(settings, cell))}
 
 
 def decides(settings: Settings) -> Settings:
@@ -113,9 +171,17 @@ def decides(settings: Settings) -> Settings:
     return replace(settings, methods=(), trained=few_shot.decides(settings.trained))
 
 
+def parts_folder(settings: Settings, cell: study.Cell, seed: int) -> Path:
+    """Where the answers of a prior are kept: another training, or other tasks, another folder."""
+    trained = images.state_folder(few_shot.put(*_training(settings, cell)), [seed])
+    return trained.with_name(f"{trained.name}-answers-{settings.validation}-{settings.test_tasks}")
+
+
 def forget(settings: Settings, cell: study.Cell) -> None:
-    """Throw away the training that is judged, which `miniimagenet` would use, too."""
+    """Throw away the training that is judged, which `miniimagenet` would use, too, and its answers."""
     few_shot.forget(*_training(settings, cell))
+    for seed in seeds_of(settings, cell):
+        shutil.rmtree(parts_folder(settings, cell, seed), ignore_errors=True)
 
 
 def by_task(found: ClassScores, num_bins: int) -> np.ndarray:
@@ -134,92 +200,34 @@ def errors(sums: np.ndarray, rare: int) -> tuple[float, float]:
     return float((gap * count).sum() / count.sum()), float(gap[full].max()) if full.any() else float("nan")
 
 
-def _rows(settings: Settings, method: str, words: str, table: np.ndarray, found: ClassScores) -> list[dict[str, Any]]:
-    ece, mce = errors(table.sum(axis=1), settings.rare)
-    weights = np.random.default_rng(0).multinomial(
-        table.shape[1], np.full(table.shape[1], 1 / table.shape[1]), settings.repeats
-    )
-    again = np.array([errors(np.einsum("t,ctb->cb", w, table), settings.rare) for w in weights])
-    spread = 1.96 * again.std(axis=0)
-    paper = PAPER.get(method, (None, None)) if words != PLAIN else (None, None)
-    nll, nll_ci95 = study.mean_and_ci(np.asarray(found.nll)[:, 0])
-    accuracy, ci95 = study.mean_and_ci(100 * np.asarray(found.accuracy)[:, 0])
-    numbers = {"ECE": (ece, spread[0], paper[0]), "MCE": (mce, spread[1], paper[1]), "NLL": (nll, nll_ci95, None),
-               "accuracy": (accuracy, ci95, None)}  # fmt: skip
+def _numbers(settings: Settings, tables: np.ndarray, nll: np.ndarray) -> dict[str, Numbers]:
+    """From [seeds, 3, tasks, bins] and [seeds, tasks]; every method gets the same draws, so that two can be compared in each."""
+    tasks = nll.shape[1]
+    draws = np.random.default_rng(0).multinomial(tasks, np.full(tasks, 1 / tasks), settings.repeats)
+    found = np.array([errors(table.sum(axis=1), settings.rare) for table in tables])
+    sums = np.tensordot(draws.astype(float), tables, (1, 2))  # [draws, seeds, 3, bins]
+    again = np.array([[errors(each, settings.rare) for each in seeds] for seeds in sums]).mean(axis=1)
+    return {
+        "ECE": Numbers(found[:, 0], again[:, 0]),
+        "MCE": Numbers(found[:, 1], again[:, 1]),
+        "NLL": Numbers(nll.mean(axis=1), draws @ nll.mean(axis=0) / tasks),
+    }
+
+
+def _rows(method: str, words: str, numbers: dict[str, Numbers], accuracy: tuple[float, float]) -> list[dict[str, Any]]:
+    printed: dict[str, float] = dict(PAPER.get(method, {})) if words != PLAIN else {}
+    told = {metric: (each.by_seed.mean(), half_width(*each)) for metric, each in numbers.items()} | {
+        "accuracy": accuracy
+    }
     return [
-        study.row(setting=words, method=method, metric=metric, mean=mean, ci95=ci95, paper=paper)
-        for metric, (mean, ci95, paper) in numbers.items()
+        study.row(setting=words, method=method, metric=metric, mean=mean, ci95=ci95, paper=printed.get(metric))
+        for metric, (mean, ci95) in told.items()
     ]
-
-
-def reliability(table: np.ndarray) -> dict[str, Any]:
-    """For the figure: bins with their predictions."""
-    count, confidence, correct = table.sum(axis=1)
-    shares = lambda sums: np.round(sums / np.maximum(count, 1), 5)
-    return {"count": count.astype(int), "confidence": shares(confidence), "accuracy": shares(correct)}
-
-
-def figure(results: study.Results) -> Figure:
-    """Accuracy against confidence: solid with the temperature, dotted without."""
-    names = [name for name in results["settings"]["methods"] if f"{name}/{PLAIN}" in results["curves"]]
-    drawn = Figure(figsize=(3.4 * len(names) + 0.6, 4.2), layout="constrained")
-    for axes, name in zip(drawn.subplots(1, len(names), squeeze=False, sharey=True)[0], names, strict=True):
-        axes.plot([0, 1], [0, 1], color="0.7", linewidth=1)
-        for words, line, color in ((FITTED, "-", figures.BLUE), (PLAIN, ":", figures.ORANGE)):
-            curve = results["curves"][f"{name}/{words}"]
-            enough = np.asarray(curve["count"]) >= results["settings"]["rare"]
-            x, y = (np.asarray(curve[part], float)[enough] for part in ("confidence", "accuracy"))
-            axes.plot(
-                x, y, line, marker="o", markersize=4, color=color, label=f"{words} (T = {curve['temperature']:.2f})"
-            )
-        axes.set(title=name, xlabel="confidence", xlim=(0, 1), ylim=(0, 1))
-        axes.grid(color="0.92")
-        axes.legend(frameon=False, fontsize="small")
-        axes.spines[["top", "right"]].set_visible(False)
-    drawn.axes[0].set_ylabel("accuracy")
-    drawn.suptitle(f"Reliability on {results['settings']['trained']['tasks']} {SETTING}\nonly bins that are not rare")
-    return drawn
-
-
-def remarks(results: study.Results) -> list[str]:
-    """What was fitted, which bins are rare."""
-    settings = results["settings"]
-    sentences = [
-        "The temperature is fitted on validation classes, by the NLL of "
-        f"{settings['validation']} tasks, in the same way for every method; the other rows have none."
-    ]
-    sentences += _differences(results)
-    for name, curve in results["curves"].items():
-        rare = [i for i, count in enumerate(curve["count"]) if 0 < count < settings["rare"]]
-        if rare:
-            told = ", ".join(
-                f"({i / settings['num_bins']:.2f}, {(i + 1) / settings['num_bins']:.2f}] {curve['count'][i]} predictions"
-                f", gap {curve['accuracy'][i] - curve['confidence'][i]:+.3f}" for i in rare
-            )  # fmt: skip
-            sentences.append(f"Rare bins of {name.replace('/', ', ')}, not in its MCE: {told}.")
-    return sentences
-
-
-def _differences(results: study.Results) -> list[str]:
-    """GEM-BML+ in both forms minus MAML, with a temperature: whether intervals tell them apart."""
-    found = {(row["method"], row["metric"]): row for row in results["rows"] if row["setting"] == FITTED}
-    told = []
-    for name in (EXACT, WIDE, "gem-bml+"):
-        parts = []
-        for metric in ("ECE", "MCE", "NLL"):
-            ours, others = (found.get((method, metric)) for method in (name, "maml"))
-            if ours is None or others is None or None in (ours["mean"], others["mean"]):
-                continue
-            gap, allowed = ours["mean"] - others["mean"], float(np.hypot(ours["ci95"] or 0, others["ci95"] or 0))
-            verdict = study.verdict(-gap, allowed)  # less is better
-            parts.append(f"{metric} {gap:+.4f} ± {allowed:.4f} ({verdict})")
-        if parts:
-            told.append(f"With the temperature, {name} minus maml: {', '.join(parts)}.")
-    return told
 
 
 STUDY, run = study.declare(
     __name__,
+    report=calibration_report,
     title="Calibration on miniImageNet (Table 3)",
     paper="GEM-BML+ has the least calibration errors: ECE 0.0102 and MCE 0.0197, against 0.0124 and 0.0257 of Amortized BML.",
     full=Settings(),

@@ -238,13 +238,17 @@ def mean_and_ci(values: Any) -> tuple[float, float]:
     if not np.isfinite(scores).all():  # one task that ran away takes the mean with it
         return float("nan"), float("nan")
     scores = scores[None] if scores.ndim == 1 else scores
-    num_seeds, num_tasks = scores.shape
+    num_tasks = scores.shape[1]
     over_tasks = 1.96 * scores.mean(axis=0).std(ddof=1) / num_tasks**0.5 if num_tasks > 1 else 0.0
-    over_seeds = 0.0
-    if num_seeds > 1:
-        quantile = _T95[min(num_seeds - 1, len(_T95)) - 1]
-        over_seeds = quantile * scores.mean(axis=1).std(ddof=1) / num_seeds**0.5
-    return float(scores.mean()), float(np.hypot(over_tasks, over_seeds))
+    return float(scores.mean()), float(np.hypot(over_tasks, over_seeds(scores.mean(axis=1))))
+
+
+def over_seeds(values: Any) -> float:
+    """Half-width of the 95 % interval of a mean of one number a seed, by Student's t; of one seed nothing is known: zero."""
+    numbers = np.asarray(values, float)
+    if len(numbers) < 2:
+        return 0.0
+    return float(_T95[min(len(numbers) - 1, len(_T95)) - 1] * numbers.std(ddof=1) / len(numbers) ** 0.5)
 
 
 def verdict(difference: float, allowed: float) -> str:

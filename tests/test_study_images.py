@@ -29,7 +29,7 @@ from experiments.report.verdicts import AGREES, BETTER, WORSE
 from metaprior import data
 from metaprior.classes import ClassScores
 from metaprior.data import Images, ImageSet
-from metaprior.evaluation import calibrate_steps, scores
+from metaprior.evaluation import TEST_SEED, calibrate_steps, class_parts, scores
 from metaprior.predict import Calibration
 from metaprior.training import initial_state
 
@@ -199,19 +199,38 @@ def test_a_look_at_a_training_says_what_two_programs_say(monkeypatch):
 @pytest.mark.slow  # test_evaluation.py says so of what it calls
 @pytest.mark.usefixtures("small_omniglot")
 def test_probabilities_with_a_temperature_and_without_are_those_of_two_programs():
-    settings = replace(tiny("calibration"), validation=5, test_tasks=7)
     variant = Variant("gem-bml+last-layer", {}, {"filters": 2, "queries": 1})
     setup = images.set_up(variant, tasks="omniglot", setting="3w1s", iterations=1, protocol=PROTOCOLS["strict"])
     state, at = initial_state(setup, 0), (images.TEST_STEPS,)
-    found = calibration.judged(settings, setup, state)
+    pools = {"known": setup.tasks.pool("validation"), "asked": setup.tasks.pool("test")}
+    own, others = class_parts(setup, state, at=at, validation=5, num_tasks=7, seed=TEST_SEED, **pools)
+    found, _ = calibration.judge_of(setup)(own, others)
     fitted = calibrate_steps(setup, state, at=at, num_tasks=5)
     plain = Calibration(jnp.full(1, -20.0), jnp.zeros(1))
     for words, expected in (("temperature fitted", fitted), ("as it is", plain)):
-        way, scored = found[words]
-        np.testing.assert_allclose(way.log_noise, expected.log_noise, rtol=1e-4)
+        judged = found[words]
+        np.testing.assert_allclose(judged.way.log_noise, expected.log_noise, rtol=1e-4)
         slow = scores(setup, state, expected, at=at, num_tasks=7)
-        for a, b in zip(scored, slow, strict=True):
+        for a, b in zip(judged.scores, slow, strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+    own_nll = [float(found[words].validation_nll) for words in calibration.WAYS]
+    assert own_nll[0] > own_nll[1] > own_nll[2] - 1e-4, (
+        "what is fitted besides does not make what it is fitted on less likely"
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("small_omniglot")
+def test_answers_that_are_kept_are_judged_without_their_training(monkeypatch):
+    settings, cell = tiny("calibration"), (calibration.EXACT,)
+    first = calibration.measure(settings, cell)
+    folder = calibration.parts_folder(settings, cell, settings.seeds[0])
+    assert folder.exists()
+    monkeypatch.setattr(images, "train", None)
+    again = calibration.measure(settings, cell)
+    assert json.dumps(study.plain(again)) == json.dumps(study.plain(first))
+    calibration.forget(settings, cell)
+    assert not folder.exists()
 
 
 @pytest.mark.usefixtures("small_omniglot")

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments import authors, calibration, few_shot, images, miniimagenet, omniglot, study
+from experiments import authors, calibration, calibration_report, few_shot, images, miniimagenet, omniglot, study
 from experiments.images import PROTOCOLS
 from metaprior.families import MeanField
 
@@ -102,27 +102,38 @@ def test_a_recipe_that_changes_leaves_no_kept_cell(monkeypatch):
     assert few_shot.rests_on(omniglot.SMOKE, cell) != before
 
 
-def test_calibration_is_compared_with_that_of_maml_as_far_as_intervals_tell():
-    numbers = {"maml": (0.004, 0.02, 1.3), "gem-bml+last-layer": (0.001, 0.03, 1.2), "gem-bml+": (None, 0.02, 1.3)}
-    rows = [
-        study.row(setting=calibration.FITTED, method=name, metric=metric, mean=mean, ci95=0.002)
-        for name, means in numbers.items()
-        for metric, mean in zip(("ECE", "MCE", "NLL"), means, strict=True)
-        if mean is not None
-    ]
-    rows.append(rows[-1] | {"method": "gem-bml+", "metric": "ECE", "mean": None})  # some task ran away
-    exact, inner = calibration._differences({"rows": rows})
-    assert "ECE -0.0030 ± 0.0028 (better), MCE +0.0100 ± 0.0028 (worse), NLL -0.1000" in exact
-    assert "gem-bml+ minus maml: MCE +0.0000 ± 0.0028 (not apart), NLL" in inner and "ECE" not in inner
+def test_calibration_is_compared_with_that_of_maml_task_by_task():
+    """Draws that go up and down together tell apart what two intervals would not; seeds that differ blur it again."""
+    luck = 0.01 * np.random.default_rng(0).normal(size=400)
+    curve = lambda seeds, again: {
+        "by_seed": {metric: seeds for metric in ("ECE", "MCE", "NLL")},
+        "again": {metric: list(again) for metric in ("ECE", "MCE", "NLL")},
+    }
+    mine, theirs = f"{calibration.EXACT}/{calibration.FITTED}", f"maml/{calibration.FITTED}"
+    ran_away = {f"gem-bml+/{calibration.FITTED}": curve([float("nan")], luck)}
+    settings = {"methods": []}
+
+    def told(mine_by_seed, theirs_by_seed, other=luck):
+        curves = {mine: curve(mine_by_seed, luck + 0.002), theirs: curve(theirs_by_seed, other), **ran_away}
+        return calibration_report._differences({"curves": curves, "settings": settings})
+
+    exact, inner = told([0.004], [0.005])
+    assert "(1 and 1 seeds): ECE -0.0010 ± 0.0000 (better), MCE" in exact
+    assert "gem-bml+ minus maml (1 and 1 seeds): ECE unknown: some task ran away" in inner
+    blurred = 1.96 * np.std(luck - luck[::-1])
+    assert f"ECE -0.0010 ± {blurred:.4f} (not apart)" in told([0.004], [0.005], luck[::-1])[0]
+    wide = study.over_seeds([0.003, 0.005])
+    assert f"(2 and 1 seeds): ECE -0.0010 ± {wide:.4f} (not apart)" in told([0.003, 0.005], [0.005])[0]
 
 
 def test_calibration_judges_the_training_that_a_row_names():
     """With 20 classes for the row that says so, with five for the others: what it rests on is the cell of the table."""
     full = calibration.Settings()
     of_table = lambda kind, method: few_shot.rests_on(miniimagenet.FULL, ("5w1s", kind, method))
-    assert calibration.rests_on(full, (calibration.WIDE,)) == of_table("trained 20-way", "gem-bml+last-layer")
-    assert calibration.rests_on(full, (calibration.WIDE,))["settings"]["train_ways"] == 20
-    assert calibration.rests_on(full, (calibration.EXACT,)) == of_table("best", "gem-bml+last-layer")
+    wide, exact = (calibration.rests_on(full, (name,)) for name in (calibration.WIDE, calibration.EXACT))
+    assert wide == of_table("trained 20-way", "gem-bml+last-layer") | {"judged": [0]}
+    assert wide["settings"]["train_ways"] == 20
+    assert exact == of_table("best", "gem-bml+last-layer") | {"judged": [0, 1, 2]}
 
 
 def test_what_explains_another_number_is_asked_as_the_paper_asks():
