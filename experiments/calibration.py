@@ -162,8 +162,9 @@ def _training(settings: Settings, cell: study.Cell) -> tuple[few_shot.Settings, 
 
 
 def rests_on(settings: Settings, cell: study.Cell) -> dict[str, Any]:
-    """The training that is judged."""
-    return few_shot.rests_on(*_training(settings, cell)) | {"judged": list(seeds_of(settings, cell))}
+    """The training that is judged, and with which seeds where it is not the first alone."""
+    seeds = {"judged": list(seeds_of(settings, cell))} if cell[0] in REPEATED else {}
+    return few_shot.rests_on(*_training(settings, cell)) | seeds
 
 
 def decides(settings: Settings) -> Settings:

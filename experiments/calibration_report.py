@@ -34,7 +34,8 @@ def figure(results: study.Results) -> Figure:
     for axes, name in zip(drawn.subplots(1, len(names), squeeze=False, sharey=True)[0], names, strict=True):
         axes.plot([0, 1], [0, 1], color="0.7", linewidth=1)
         for words, (line, color) in LINES.items():
-            curve = results["curves"][f"{name}/{words}"]
+            if (curve := results["curves"].get(f"{name}/{words}")) is None:
+                continue
             enough = np.asarray(curve["count"]) >= results["settings"]["rare"]
             x, y = (np.asarray(curve[part], float)[enough] for part in ("confidence", "accuracy"))
             told = f"{words} (T = {np.mean(curve['temperature']):.2f})"

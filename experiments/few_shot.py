@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from experiments import authors, images, paper, study
+from experiments import authors, image_search_report, images, paper, study
 from experiments.images import PROTOCOLS, Variant
 from metaprior import methods
 from metaprior.settings import Setup
@@ -75,6 +75,8 @@ SOLVED = "at 40 steps"  # iMAML's posterior is where steps end; it trains with 1
 LONGER_SOLVED = f"{LONGER} {SOLVED}"
 PRINTED_ONCE = "paper at one step"  # as many as the printed settings of 5-way tasks train with
 STEPS = {MORE_STEPS: ASKED, SOLVED: 40, LONGER_SOLVED: 40, PRINTED_ONCE: 1}
+DEEP = "resnet12"
+DEEP_NETWORK = {"network": DEEP, "queries": 5}  # a third of the usual: its memory grows with them
 ONE_STEP = "one step"
 OWN_HEAD = f"{ONE_STEP} with own head"
 # What may be changed in the best settings to see what it does, by the word for it.
@@ -84,7 +86,7 @@ ASIDE: dict[str, dict[str, Any]] = {
     "bf16": {"precision": "bf16"},
     "augmented": {"augmented": True},
     "plain": {"augmented": False},
-    "resnet12": {"network": "resnet12", "queries": 5},  # a third of the usual: its memory grows with them
+    DEEP: DEEP_NETWORK,
     "trained 20-way": {"train_ways": 20},
     LONGER: {},
     f"{LONGER} 20-way": {"train_ways": 20},
@@ -113,6 +115,7 @@ def cells(settings: Settings) -> list[study.Cell]:
         for setting in settings.settings
         for kind, names in (("best", settings.methods), ("paper", settings.literal))
         for name in names
+        if kind != "paper" or _is_printed(settings, setting)
     ]
     others = [(first, "best", name) for name in settings.others]
     aside = [
@@ -171,9 +174,13 @@ def _widths(posterior: str, prior: Dist) -> dict[str, Any]:
 
 def seeds_of(settings: Settings, cell: study.Cell) -> tuple[int, ...]:
     """All of them for the methods that are repeated, where the paper prints a number; the first for the others."""
-    printed = any(cell[0] in numbers for numbers in PAPER.get(settings.tasks, {}).values())
-    repeated = cell[2] in REPEATED and cell[1] in REPEATED_KINDS and printed
+    repeated = cell[2] in REPEATED and cell[1] in REPEATED_KINDS and _is_printed(settings, cell[0])
     return settings.seeds if repeated else settings.seeds[:1]
+
+
+def _is_printed(settings: Settings, setting: str) -> bool:
+    """Whether the paper has numbers of this size of tasks."""
+    return any(setting in numbers for numbers in PAPER.get(settings.tasks, {}).values())
 
 
 def protocols_of(settings: Settings, cell: study.Cell) -> tuple[str, ...]:
@@ -183,7 +190,8 @@ def protocols_of(settings: Settings, cell: study.Cell) -> tuple[str, ...]:
     explains = kind in (PRINTED_ONCE, AUTHORS_SHORT)  # another number, and is none of its own
     if explains or literal_photographs:
         return tuple(name for name in settings.protocols if name == "paper")
-    if kind == "resnet12":  # a forward pass is so dear that the same answers are asked for twice only
+    # Where a forward pass is so dear, or nothing is printed to be set beside it, the same answers are asked for twice only.
+    if kind == DEEP or not _is_printed(settings, setting):
         return tuple(name for name in settings.protocols if name in ("paper", "strict"))
     without = kind in (AUTHORS, *STEPS) or (setting == "20w5s" and kind in (LONGER, ONE_PRIOR))
     return tuple(name for name in settings.protocols if not (without and PROTOCOLS[name].views))
@@ -244,7 +252,17 @@ def variant_of(settings: Settings, cell: study.Cell) -> Variant:
     if kind in AS_AUTHORS:
         changes, around, _ = authors.training(settings.tasks, setting, name)
         variant = Variant(name, changes, around)
+    if kind == DEEP:
+        variant = variant._replace(changes={**variant.changes, **_searched(settings.tasks, setting, name, DEEP)})
     return variant._replace(around={**dict(settings.around), **variant.around, **ASIDE.get(kind, {})})
+
+
+def _searched(tasks: str, setting: str, method: str, network: str) -> dict[str, Any]:
+    """What the search on validation classes found for a network that recipes are not for; nothing before it was made."""
+    if not (study.RESULTS / "image-search.json").exists():
+        return {}
+    won = image_search_report.winners(study.load("image-search"))
+    return dict(won.get((tasks, setting, image_search_report.with_network(method, network)), {}).get("changes", {}))
 
 
 def one_step(method: str) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Hyper-parameters of few-shot images, chosen on validation classes: the same number of trainings for every method.
 
-metaprior reproduce image-search --data-dir FOLDER                    # nine settings a method, on a GPU
+metaprior reproduce image-search --data-dir FOLDER                    # nine settings a method, three of a deep network, on a GPU
 metaprior reproduce image-search --scale smoke --data-dir FOLDER
 
 The winners are the defaults of the command line (`metaprior.recipes`). No image of a test class is looked at.
@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from experiments import image_search_report, images, study
-from experiments.few_shot import VARIANTS
-from experiments.image_search_report import winner, words
+from experiments.few_shot import DEEP, DEEP_NETWORK, VARIANTS
+from experiments.image_search_report import winner, with_network, words
 from experiments.images import PROTOCOLS, Sweep
 from metaprior import methods
 from metaprior.recipes import recipe
@@ -37,6 +37,10 @@ CENTRE: dict[str, dict[str, float]] = {
     },
 }  # fmt: skip
 CHUNK = 200  # iterations of one call
+# Methods with a deep network, whose iteration costs many times as much: the middle of the grid and its meta-rates, for a while.
+DEEP_METHODS = {with_network(name, DEEP): name for name in ("gem-bml+last-layer", "maml")}
+DEEP_ITERATIONS = 100
+SEARCHED = VARIANTS | {called: VARIANTS[name].within(DEEP_NETWORK.items()) for called, name in DEEP_METHODS.items()}
 
 
 @dataclass(frozen=True)
@@ -46,7 +50,7 @@ class Settings:
     seeds: tuple[int, ...] = (100,)  # not one of those that tables report
     iterations: int = 600
     tasks: tuple[tuple[str, str], ...] = (("omniglot", "5w1s"), ("miniimagenet", "5w1s"))
-    methods: tuple[str, ...] = tuple(VARIANTS)
+    methods: tuple[str, ...] = tuple(SEARCHED)
     factors: tuple[float, ...] = (0.3, 1.0, 3.0)
     """Times the centre of the method."""
     meta_rates: tuple[float, ...] = (1e-3, 3e-3, 1e-2)
@@ -67,28 +71,35 @@ SMOKE = Settings(
 
 
 def cells(settings: Settings) -> list[study.Cell]:
-    """A task set, its setting, a method."""
-    return [(*pair, name) for pair, name in product(settings.tasks, settings.methods)]
+    """A task set, its setting, a method; deep networks are for photographs."""
+    return [
+        (*pair, name)
+        for pair, name in product(settings.tasks, settings.methods)
+        if pair[0] == "miniimagenet" or name not in DEEP_METHODS
+    ]
 
 
 def grid(settings: Settings, cell: study.Cell) -> np.ndarray:
     """The points that are tried: inner rate, or noise, and meta-rate [points, 2]."""
-    values = [float(f"{factor * CENTRE[cell[0]][cell[2]]:.3g}") for factor in settings.factors]
+    name = DEEP_METHODS.get(cell[2])
+    factors = settings.factors if name is None else (1.0,)
+    values = [float(f"{factor * CENTRE[cell[0]][name or cell[2]]:.3g}") for factor in factors]
     return np.array(list(product(values, settings.meta_rates)))
 
 
 def put(settings: Settings, cell: study.Cell, point: Any, protocol: images.Protocol | None = None) -> Setup:
     """The pieces at a point, whose numbers may be traced. All else is as in the recipe."""
     tasks, setting, name = cell
-    variant = VARIANTS[name]
+    variant = SEARCHED[name]
     changes = {**variant.changes, **dict(settings.changes), **_changes(tasks, name, *point)}
     variant = variant._replace(changes=changes).within(settings.around)
-    return images.set_up(variant, tasks=tasks, setting=setting, iterations=settings.iterations, protocol=protocol)
+    iterations = DEEP_ITERATIONS if name in DEEP_METHODS else settings.iterations
+    return images.set_up(variant, tasks=tasks, setting=setting, iterations=iterations, protocol=protocol)
 
 
 def _changes(tasks: str, name: str, value: Any, meta_rate: Any) -> dict[str, Any]:
     """Of the row: what a point means."""
-    method = VARIANTS[name].method
+    method = SEARCHED[name].method
     if methods.get(method).inference != "conjugate":
         return {"rate": value, "meta_rate": meta_rate}
     options = recipe(tasks, method).get("options", {})
@@ -119,7 +130,7 @@ def forget(settings: Settings, cell: study.Cell) -> None:
 
 def measure(settings: Settings, cell: study.Cell) -> study.Results:
     """All points in one program; a point that leaves the finite numbers with one seed, in training or in testing, is out."""
-    trained = images.train(*sweep(settings, cell), chunk=CHUNK)
+    trained = images.train(*sweep(settings, cell), chunk=None if cell[2] in DEEP_METHODS else CHUNK)
     found = images.judge(
         sweep(settings, cell, PROTOCOLS["paper"])[0], trained.states, steps=images.TEST_STEPS,
         num_tasks=settings.judged, validation=settings.validation, split="validation",
@@ -129,6 +140,8 @@ def measure(settings: Settings, cell: study.Cell) -> study.Results:
     method = rests_on(settings, cell)[0]["method"]
     fixed = {field: value for field, value in method.items() if field not in tried[0]["changes"]}
     curve = {"tried": tried, "fixed": fixed, "training_seconds": round(trained.seconds, 1)}
+    if cell[2] in DEEP_METHODS:
+        curve["iterations"] = DEEP_ITERATIONS  # not as many as all others
     return {"rows": rows, "curves": {"/".join(cell): curve}}
 
 

@@ -27,6 +27,11 @@ def words(tasks: str, setting: str, changes: Mapping[str, Any]) -> str:
     return f"{tasks} {setting}: {', '.join(numbers)}"
 
 
+def with_network(method: str, network: str) -> str:
+    """What the search calls a method with another network than the usual one."""
+    return f"{method}, {network}"
+
+
 def searched(changes: Mapping[str, Any]) -> dict[str, float]:
     """The two numbers of a point by their names."""
     value = {"noise_std": changes["options"]["noise_std"]} if "options" in changes else {"rate": changes["rate"]}
@@ -80,13 +85,14 @@ def remarks(results: study.Results) -> list[str]:
     """How much each got, what was found, and where the grid may have been too small."""
     settings, curves = results["settings"], results["curves"]
     all_tried = [one for curve in curves.values() for one in curve["tried"]]
-    counts = sorted({len(curve["tried"]) for curve in curves.values()})
+    counts = sorted({len(curve["tried"]) for curve in curves.values() if "iterations" not in curve})
     lost = sum(one["accuracy"] is None for one in all_tried)
     sentences = [
         f"Every method got {' or '.join(map(str, counts))} settings on each task set: {len(settings['factors'])} inner rates "
         f"(noises for the exact last layer) times {len(settings['meta_rates'])} meta-rates, each with "
         f"{len(settings['seeds'])} seed{'s' * (len(settings['seeds']) > 1)} and {settings['iterations']:,} iterations. "
         f"{lost} of {len(all_tried)} settings left the finite numbers.",
+        *_shorter(curves),
         f"Tasks of an iteration: {_batches(curves)}.",
         "The middle of each grid comes from the literature and from earlier, shorter trials on validation classes, as do steps "
         "and stages, which were not searched. So this budget is equal, the history of the recipes is not.",
@@ -104,6 +110,16 @@ def remarks(results: study.Results) -> list[str]:
             f"Winners at the edge of their {which}, beyond which a better one may lie: {_edges(results, place)}."
         )
     return sentences
+
+
+def _shorter(curves: Mapping[str, Any]) -> list[str]:
+    """Of cells with another budget."""
+    told = [
+        f"{name.replace('/', ' ')} {len(curve['tried'])} settings of {curve['iterations']:,} iterations"
+        for name, curve in curves.items()
+        if "iterations" in curve
+    ]
+    return [f"Where an iteration costs many times as much, meta-rates alone: {'; '.join(told)}."] if told else []
 
 
 def _batches(curves: Mapping[str, Any]) -> str:

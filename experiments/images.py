@@ -125,8 +125,9 @@ POINTS = 100
 STATES = study.ROOT / ".cache" / "reproduce" / "states"
 
 
-# Iterations of one call, which nobody can interrupt, save or take turns with: of photographs a tenth, since each takes longer.
-CHUNK, CHUNK_OF_PHOTOGRAPHS = 1000, 100
+# Iterations of one call, which nobody can interrupt, save or take turns with: of photographs a tenth, since each takes longer,
+# and far fewer with a deep network.
+CHUNK, CHUNK_OF_PHOTOGRAPHS, CHUNK_OF_RESNET = 1000, 100, 10
 
 
 def train(setup: Setup | Sweep, seeds: Sequence[int], *, chunk: int | None = None) -> Trained:
@@ -134,7 +135,7 @@ def train(setup: Setup | Sweep, seeds: Sequence[int], *, chunk: int | None = Non
     sweep = _sweep(setup, len(seeds))
     first = sweep.put(sweep.numbers[0])
     iterations = first.settings.iterations
-    chunk = min(chunk or (CHUNK if _of_characters(first) else CHUNK_OF_PHOTOGRAPHS), iterations)
+    chunk = min(chunk or _chunk(first), iterations)
     if iterations % chunk:
         raise ValueError(f"{iterations} iterations are no multiple of a chunk: make them one of {chunk}")
     pool, advance = jax.device_put(first.tasks.pool("train")), by_turns(jax.jit(_advance(sweep.put, chunk)))
@@ -158,6 +159,12 @@ def train(setup: Setup | Sweep, seeds: Sequence[int], *, chunk: int | None = Non
                 _saved[folder] = time.monotonic()
         groups.append(kept)
     return _trained(groups)
+
+
+def _chunk(setup: Setup) -> int:
+    if _of_characters(setup):
+        return CHUNK
+    return CHUNK_OF_RESNET if setup.settings.network == "resnet12" else CHUNK_OF_PHOTOGRAPHS
 
 
 def _groups(setup: Setup | Sweep, seeds: Sequence[int]) -> list[list[int]]:

@@ -11,15 +11,16 @@ FULL = Settings(
     "miniimagenet", ("5w1s", "5w5s"), iterations=5_000,
     aside=(
         ("trained 20-way", ("gem-bml+last-layer",)), ("plain", ("gem-bml+last-layer",)),
-        ("resnet12", ("gem-bml+last-layer", "maml")), ("authors", ("fomaml", "reptile")),
+        (few_shot.DEEP, ("gem-bml+last-layer", "maml")), ("authors", ("fomaml", "reptile")),
         (few_shot.AUTHORS_SHORT, ("reptile",)),
     ),
     shortened=(
-        ("*/authors/fomaml", 10_000), ("*/authors/reptile", 2_500), (f"*/{few_shot.AUTHORS_SHORT}/*", 600),
+        ("*/authors/fomaml", 30_000), ("*/authors/reptile", 20_000), (f"*/{few_shot.AUTHORS_SHORT}/*", 600),
         ("*/paper/*", 3_000), ("*/trained*/*", 3_000),
-        ("*/resnet12/maml", 300), ("*/resnet12/*", 1_000), ("*/bmaml", 1_000),
+        (f"*/{few_shot.DEEP}/maml", 500), (f"*/{few_shot.DEEP}/*", 3_000),
+        ("*/bmaml", 500), ("*/gem-bml", 2_000), ("*/kl-chaser", 2_000),
         ("5w5s/*/gem-bml+last-layer", 6_000), ("*/gem-bml+last-layer", 12_000),
-        ("*/imaml", 2_000), ("5w5s/*", 2_000),
+        ("5w5s/*/maml", 1_000), ("5w5s/*/imaml", 500), ("*/imaml", 2_000), ("5w5s/*", 2_000),
     ),
     around=(("augmented", True),),
 )  # fmt: skip

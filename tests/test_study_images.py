@@ -345,9 +345,9 @@ TABLE_5 = {
 
 
 @pytest.mark.parametrize("full", [omniglot.FULL, miniimagenet.FULL], ids=["omniglot", "miniimagenet"])
-def test_the_printed_settings_are_those_of_table_5_in_every_setting(full):
+def test_the_printed_settings_are_those_of_table_5_in_every_setting_that_the_paper_has(full):
     cells = [cell for cell in few_shot.cells(full) if cell[1] == "paper"]
-    assert [cell[0] for cell in cells] == list(full.settings)
+    assert [cell[0] for cell in cells] == (["5w1s"] if full.tasks == "miniimagenet" else list(full.settings))
     for cell in cells:
         meta_rate, rate, steps, tasks = TABLE_5[full.tasks, setting_of(cell[0]).ways]
         row = few_shot.put(full, cell).learner.method
