@@ -118,15 +118,21 @@ def _parts(settings: Settings, cell: study.Cell, setup: Setup) -> list[Parts]:
     pools = [setup.tasks.pool(split) for split in ("validation", "test")]
     asking = {"at": (images.TEST_STEPS,), "validation": settings.validation, "num_tasks": settings.test_tasks}
 
-    @partial(jax.jit, compiler_options=images.without_trials())
+    @partial(jax.jit, compiler_options=images.without_trials(setup))
     def run(state, known, asked):
         return class_parts(setup, state, **asking, seed=TEST_SEED, known=known, asked=asked)
 
+    ask = by_turns(run)
+
+    def ended(trained, states):
+        for index, seed in enumerate(trained):
+            folder = parts_folder(settings, cell, seed)
+            if not checkpoints.available(folder):
+                answers, _ = ask(jax.tree.map(lambda leaf, index=index: leaf[index], states), *pools)
+                checkpoints.save(folder, 0, answers, keep=1)
+
     if not all(checkpoints.available(folder) for folder in folders):
-        ask, trained = by_turns(run), images.train(few_shot.put(*_training(settings, cell)), seeds)
-        for index, folder in enumerate(folders):
-            answers, _ = ask(jax.tree.map(lambda leaf, index=index: leaf[index], trained.states), *pools)
-            checkpoints.save(folder, 0, answers, keep=1)
+        images.train(few_shot.put(*_training(settings, cell)), seeds, ended=ended)
     like = jax.eval_shape(run, jax.eval_shape(lambda: initial_state(setup, 0)), *pools)
     return [checkpoints.restore(folder, like).tree for folder in folders]
 
@@ -137,7 +143,7 @@ def judge_of(setup: Setup) -> Callable[..., tuple[dict[str, Judged], float]]:
     plain = Calibration(one - 20, one, one, one, one + 1)  # as it is: no temperature, no variance
     spread = class_predictor(setup.model, setup.learner.cell.family, num_levels=NUM_LEVELS)
 
-    @partial(jax.jit, compiler_options=images.without_trials())
+    @partial(jax.jit, compiler_options=images.without_trials(setup))
     def run(own, others):
         fitted = {PLAIN: (setup.predictor, plain)} | {
             words: (predictor, fitted_steps(predictor, *own))

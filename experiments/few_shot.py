@@ -188,10 +188,9 @@ def protocols_of(settings: Settings, cell: study.Cell) -> tuple[str, ...]:
     setting, kind, _ = cell
     literal_photographs = kind == "paper" and settings.tasks == "miniimagenet"  # others cost more than their training
     explains = kind in (PRINTED_ONCE, AUTHORS_SHORT)  # another number, and is none of its own
-    if explains or literal_photographs:
+    if explains or literal_photographs or kind == DEEP:  # whose forward passes are dear
         return tuple(name for name in settings.protocols if name == "paper")
-    # Where a forward pass is so dear, or nothing is printed to be set beside it, the same answers are asked for twice only.
-    if kind == DEEP or not _is_printed(settings, setting):
+    if not _is_printed(settings, setting):  # nothing to be set beside it
         return tuple(name for name in settings.protocols if name in ("paper", "strict"))
     without = kind in (AUTHORS, *STEPS) or (setting == "20w5s" and kind in (LONGER, ONE_PRIOR))
     return tuple(name for name in settings.protocols if not (without and PROTOCOLS[name].views))
@@ -258,11 +257,18 @@ def variant_of(settings: Settings, cell: study.Cell) -> Variant:
 
 
 def _searched(tasks: str, setting: str, method: str, network: str) -> dict[str, Any]:
-    """What the search on validation classes found for a network that recipes are not for; nothing before it was made."""
+    """What the search on validation classes found for a network that recipes are not for.
+
+    A method that was not searched with it takes the meta-rate of another that was; nothing before there are results.
+    """
     if not (study.RESULTS / "image-search.json").exists():
         return {}
     won = image_search_report.winners(study.load("image-search"))
-    return dict(won.get((tasks, setting, image_search_report.with_network(method, network)), {}).get("changes", {}))
+    called = lambda name: (tasks, setting, image_search_report.with_network(name, network))
+    if (own := won.get(called(method))) is not None:
+        return dict(own["changes"])
+    others = [won[called(name)]["changes"]["meta_rate"] for name in VARIANTS if called(name) in won]
+    return {"meta_rate": others[0]} if others else {}
 
 
 def one_step(method: str) -> dict[str, Any]:

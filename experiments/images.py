@@ -130,8 +130,17 @@ STATES = study.ROOT / ".cache" / "reproduce" / "states"
 CHUNK, CHUNK_OF_PHOTOGRAPHS, CHUNK_OF_RESNET = 1000, 100, 10
 
 
-def train(setup: Setup | Sweep, seeds: Sequence[int], *, chunk: int | None = None) -> Trained:
-    """One training per seed, side by side; of a sweep, each row with its own. What has several chunks is kept, and goes on."""
+def train(
+    setup: Setup | Sweep,
+    seeds: Sequence[int],
+    *,
+    chunk: int | None = None,
+    ended: Callable[[Sequence[int], State], None] = lambda seeds, states: None,
+) -> Trained:
+    """One training per seed, side by side; of a sweep, each row with its own. What has several chunks is kept, and goes on.
+
+    `ended` is called with seeds that are trained, and their states, before the others begin where one fills a card.
+    """
     sweep = _sweep(setup, len(seeds))
     first = sweep.put(sweep.numbers[0])
     iterations = first.settings.iterations
@@ -158,6 +167,7 @@ def train(setup: Setup | Sweep, seeds: Sequence[int], *, chunk: int | None = Non
                 checkpoints.save(folder, done, kept)
                 _saved[folder] = time.monotonic()
         groups.append(kept)
+        ended(group, kept.states)
     return _trained(groups)
 
 
@@ -282,7 +292,7 @@ def judge_at(
     asking = {"at": tuple(at), "validation": validation, "num_tasks": num_tasks, "seed": JUDGED_SEED[split]}
 
     # One program for all seeds, which runs once: what it is made of is much, what it does is little.
-    @partial(jax.jit, compiler_options=without_trials())
+    @partial(jax.jit, compiler_options=without_trials(sweep.put(sweep.numbers[0])))
     def every_seed(numbers, states, known, asked):
         one = lambda each: calibrated_class_scores(sweep.put(each[0]), each[1], **asking, known=known, asked=asked)
         return jax.lax.map(one, (numbers, states))
@@ -292,11 +302,16 @@ def judge_at(
     return jax.tree.map(np.asarray, found)
 
 
-def without_trials() -> dict[str, Any] | None:
-    """For what runs once: on a GPU the compiler would try many ways to multiply, which takes longer than to run one of them."""
+def without_trials(setup: Setup) -> dict[str, Any] | None:
+    """For what runs once: on a GPU the compiler would try many ways to multiply, which takes longer than to run one of them.
+
+    Not so with convolutions of photographs by a library, of which the one taken untried may be many times as slow.
+    """
     if jax.default_backend() != "gpu":
         return None
-    return {"xla_gpu_autotune_level": 0, "xla_gpu_enable_triton_gemm": False}
+    options: dict[str, Any] = {"xla_gpu_enable_triton_gemm": False}
+    convolved = setup.learner.method.row == "gem" and not _of_characters(setup)
+    return options if convolved else options | {"xla_gpu_autotune_level": 0}
 
 
 MIN_COUNT = 2000  # predictions of a bin that counts in the largest calibration error

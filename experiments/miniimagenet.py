@@ -17,7 +17,7 @@ FULL = Settings(
     shortened=(
         ("*/authors/fomaml", 30_000), ("*/authors/reptile", 20_000), (f"*/{few_shot.AUTHORS_SHORT}/*", 600),
         ("*/paper/*", 3_000), ("*/trained*/*", 3_000),
-        (f"*/{few_shot.DEEP}/maml", 300), (f"*/{few_shot.DEEP}/*", 2_000),
+        (f"*/{few_shot.DEEP}/maml", 200), (f"*/{few_shot.DEEP}/*", 1_000),
         ("*/bmaml", 500), ("*/gem-bml", 2_000), ("*/kl-chaser", 2_000),
         ("5w5s/*/gem-bml+last-layer", 6_000), ("*/gem-bml+last-layer", 12_000),
         ("5w5s/*/maml", 1_000), ("5w5s/*/imaml", 500), ("*/imaml", 2_000), ("5w5s/*", 2_000),

@@ -108,7 +108,7 @@ def looker(setup: Setup, state: State, num_tasks: int) -> Callable[[State], floa
             seed=images.JUDGED_SEED["validation"], known=pool, asked=pool,
         ).accuracy.mean()  # fmt: skip
 
-    compiled = jax.jit(look, compiler_options=images.without_trials()).lower(state, pool).compile()
+    compiled = jax.jit(look, compiler_options=images.without_trials(setup)).lower(state, pool).compile()
     return lambda state: 100 * float(compiled(state, pool))
 
 

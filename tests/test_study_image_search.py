@@ -209,6 +209,7 @@ def test_deep_networks_get_the_same_meta_rates_and_rows_take_what_is_found(monke
         monkeypatch.setattr(study, "load", lambda name, found=searched, cell=cell: {"curves": {"/".join(cell): found}})
         row = lambda kind, method=method: few_shot.put(miniimagenet.FULL, ("5w1s", kind, method)).learner.method
         assert row("resnet12").meta_rate == 7e-3 and row("best").meta_rate != 7e-3
+        assert few_shot.put(miniimagenet.FULL, ("5w1s", "resnet12", "reptile")).learner.method.meta_rate == 7e-3
         monkeypatch.setattr(study, "load", lambda name: {"curves": {}})
         assert row("resnet12") == row("best")
 
