@@ -15,7 +15,7 @@ FULL = Settings(
         (few_shot.AUTHORS_SHORT, ("reptile",)),
     ),
     shortened=(
-        ("*/authors/fomaml", 30_000), ("*/authors/reptile", 20_000), (f"*/{few_shot.AUTHORS_SHORT}/*", 600),
+        ("*/authors/fomaml", 10_000), ("*/authors/reptile", 2_500), (f"*/{few_shot.AUTHORS_SHORT}/*", 600),
         ("*/paper/*", 3_000), ("*/trained*/*", 3_000),
         (f"*/{few_shot.DEEP}/maml", 200), (f"*/{few_shot.DEEP}/*", 1_000),
         ("*/bmaml", 500), ("*/gem-bml", 2_000), ("*/kl-chaser", 2_000),
