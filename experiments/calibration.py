@@ -18,19 +18,20 @@ import numpy as np
 from jaxtyping import Array
 
 from experiments import calibration_report, few_shot, images, miniimagenet, study
-from experiments.calibration_report import EXACT, FITTED, PLAIN, SETTING, SPREAD, WAYS, WIDE, half_width, reliability
+from experiments.calibration_report import EXACT, FITTED, PLAIN, SETTING, WAYS, WIDE, half_width, reliability
 from experiments.paper import CALIBRATION
 from experiments.turns import by_turns
 from metaprior import checkpoints, metrics
-from metaprior.classes import ClassScores, class_predictor
+from metaprior.classes import ClassScores
 from metaprior.evaluation import TEST_SEED, class_parts, fitted_steps, scores_of_parts
-from metaprior.predict import NUM_LEVELS, Calibration
+from metaprior.predict import Calibration
 from metaprior.settings import Setup
 from metaprior.training import initial_state
 
 REPEATED = (EXACT, "maml")  # judged with every seed; the others with the first
 TRAINED = {WIDE: ("trained 20-way", EXACT)}  # cells of `miniimagenet` that are not its best settings: kind, method
 PAPER = {method: {metric: number.mean for metric, number in printed.items()} for method, printed in CALIBRATION.items()}
+DRAWS = 20  # of right and wrong answers, for what chance does
 Parts = tuple[tuple[Any, Array], tuple[Any, Array]]  # of validation tasks and of test tasks, each with its targets
 
 
@@ -38,7 +39,6 @@ class Judged(NamedTuple):
     """One way to say how sure answers are."""
 
     way: Calibration
-    validation_nll: Array
     scores: ClassScores  # of test tasks
 
 
@@ -94,7 +94,7 @@ def measure(settings: Settings, cell: study.Cell) -> study.Results:
     found = [judge(*parts)[0] for parts in _parts(settings, cell, setup)]
     rows, curves = [], {}
     for words in WAYS:
-        ways, own, scores = zip(*(each[words] for each in found), strict=True)
+        ways, scores = zip(*(each[words] for each in found), strict=True)
         tables = np.stack([by_task(each, settings.num_bins) for each in scores])
         nll, accuracy = (np.stack([np.asarray(each, float)[:, 0] for each in part]) for part in (
             [each.nll for each in scores], [100 * each.accuracy for each in scores]))  # fmt: skip
@@ -102,8 +102,7 @@ def measure(settings: Settings, cell: study.Cell) -> study.Results:
         curves[f"{cell[0]}/{words}"] = {
             **reliability(tables),
             "temperature": [float(jnp.exp(way.log_noise[0])) for way in ways],
-            "spread": [abs(float(way.spread[0])) if words == SPREAD else 0.0 for way in ways],
-            "validation_nll": [float(each) for each in own],
+            "by_chance": np.round(np.mean([by_chance(settings, each) for each in scores]), 6),
             "by_seed": {metric: np.round(each.by_seed, 6) for metric, each in numbers.items()},
             "again": {metric: np.round(each.again, 6) for metric, each in numbers.items()},
         }
@@ -141,21 +140,13 @@ def judge_of(setup: Setup) -> Callable[..., tuple[dict[str, Judged], float]]:
     """(parts of validation tasks, of test tasks) -> the same answers in every way to say how sure they are, and seconds."""
     one = jnp.zeros(1)
     plain = Calibration(one - 20, one, one, one, one + 1)  # as it is: no temperature, no variance
-    spread = class_predictor(setup.model, setup.learner.cell.family, num_levels=NUM_LEVELS)
 
     @partial(jax.jit, compiler_options=images.without_trials(setup))
     def run(own, others):
-        fitted = {PLAIN: (setup.predictor, plain)} | {
-            words: (predictor, fitted_steps(predictor, *own))
-            for words, predictor in ((FITTED, setup.predictor), (SPREAD, spread))
-        }
+        ways = {PLAIN: plain, FITTED: fitted_steps(setup.predictor, *own)}
         return {
-            words: Judged(
-                way,
-                scores_of_parts(predictor, own[0], own[1], way).nll.mean(),
-                scores_of_parts(predictor, others[0], others[1], way),
-            )
-            for words, (predictor, way) in fitted.items()
+            words: Judged(way, scores_of_parts(setup.predictor, others[0], others[1], way))
+            for words, way in ways.items()
         }
 
     return by_turns(run)
@@ -205,6 +196,20 @@ def errors(sums: np.ndarray, rare: int) -> tuple[float, float]:
     gap = np.abs(correct - confidence) / np.maximum(count, 1)
     full = count >= rare
     return float((gap * count).sum() / count.sum()), float(gap[full].max()) if full.any() else float("nan")
+
+
+def by_chance(settings: Settings, found: ClassScores) -> float:
+    """ECE of answers as sure as these whose probabilities are exactly right: what so many predictions cannot tell from zero.
+
+    As if every prediction were drawn by itself; those of one task go together, so that chance does more than that.
+    """
+    said = found.confidence[:, 0].ravel()
+    confidence, place = np.asarray(said, float), np.asarray(metrics.bin_of(said, settings.num_bins))
+    rng = np.random.default_rng(0)
+    in_bins = partial(np.bincount, place, minlength=settings.num_bins)
+    sure = np.stack([in_bins(), in_bins(weights=confidence)])
+    right = lambda: in_bins(weights=rng.random(confidence.shape) < confidence)
+    return float(np.mean([errors(np.stack([*sure, right()]), settings.rare)[0] for _ in range(DRAWS)]))
 
 
 def _numbers(settings: Settings, tables: np.ndarray, nll: np.ndarray) -> dict[str, Numbers]:

@@ -9,10 +9,10 @@ from experiments import study
 from metaprior import figures
 
 SETTING = "5w1s"
-PLAIN, FITTED, SPREAD = WAYS = ("as it is", "temperature fitted", "temperature and spread fitted")
+PLAIN, FITTED = WAYS = ("as it is", "temperature fitted")
 EXACT = "gem-bml+last-layer"
 WIDE = f"{EXACT}, trained 20-way"
-LINES = {PLAIN: (":", figures.ORANGE), FITTED: ("-", figures.BLUE), SPREAD: ("--", figures.GREEN)}
+LINES = {PLAIN: (":", figures.ORANGE), FITTED: ("-", figures.BLUE)}
 
 
 def half_width(by_seed: Any, again: Any) -> float:
@@ -34,8 +34,7 @@ def figure(results: study.Results) -> Figure:
     for axes, name in zip(drawn.subplots(1, len(names), squeeze=False, sharey=True)[0], names, strict=True):
         axes.plot([0, 1], [0, 1], color="0.7", linewidth=1)
         for words, (line, color) in LINES.items():
-            if (curve := results["curves"].get(f"{name}/{words}")) is None:
-                continue
+            curve = results["curves"][f"{name}/{words}"]
             enough = np.asarray(curve["count"]) >= results["settings"]["rare"]
             x, y = (np.asarray(curve[part], float)[enough] for part in ("confidence", "accuracy"))
             told = f"{words} (T = {np.mean(curve['temperature']):.2f})"
@@ -53,10 +52,10 @@ def remarks(results: study.Results) -> list[str]:
     """What was fitted, what tells methods apart, which bins are rare."""
     settings = results["settings"]
     sentences = [
-        "The temperature, alone and with a spread, is fitted on validation classes, by the NLL of "
+        "The temperature is fitted on validation classes, by the NLL of "
         f"{settings['validation']} tasks, in the same way for every method; rows {PLAIN} have none."
     ]
-    sentences += _fitted(results) + _differences(results)
+    sentences += _by_chance(results) + _differences(results)
     for name, curve in results["curves"].items():
         rare = [i for i, count in enumerate(curve["count"]) if 0 < count < settings["rare"]]
         if rare:
@@ -68,16 +67,15 @@ def remarks(results: study.Results) -> list[str]:
     return sentences
 
 
-def _fitted(results: study.Results) -> list[str]:
-    """What validation classes say of a spread."""
-    told = []
-    for name in results["settings"]["methods"]:
-        one, both = (results["curves"].get(f"{name}/{words}") for words in (FITTED, SPREAD))
-        if one is None or both is None:
-            continue
-        spread, gain = np.mean(both["spread"]), np.mean(one["validation_nll"]) - np.mean(both["validation_nll"])
-        told.append(f"{name}: {spread:.2f}, NLL of validation tasks less by {gain:.5f}")
-    return [f"Spreads of the logarithm of temperature, mean over seeds: {'; '.join(told)}."] if told else []
+def _by_chance(results: study.Results) -> list[str]:
+    """How little so many predictions can tell."""
+    told = [
+        f"{name} {curve['by_chance']:.4f}"
+        for name in results["settings"]["methods"]
+        if "by_chance" in (curve := results["curves"].get(f"{name}/{FITTED}", {}))
+    ]
+    words = "Probabilities that are exactly right, of answers as sure as those with the temperature, have an ECE by chance alone"
+    return [f"{words}, as if no two answers had to do with each other: {', '.join(told)}."] if told else []
 
 
 def _differences(results: study.Results) -> list[str]:

@@ -66,28 +66,6 @@ def test_calibration_finds_the_temperature_at_which_labels_were_drawn():
     assert float(jnp.exp(found.log_noise)) == pytest.approx(3.0, rel=0.06)  # two standard errors of 3,000 labels
 
 
-def test_a_spread_of_temperatures_is_the_average_over_them():
-    q, x = families.Delta({"w": jnp.arange(6.0).reshape(2, 3)}), jnp.array([[1.0, -1.0], [0.5, 2.0]])
-    asked = (jax.random.key(0), None, q, NOTHING, x)
-    one, many = (class_predictor(linear, families.delta(), num_levels=count) for count in (1, 2))
-    fitted = calibration(noise=2.5)._replace(spread=jnp.asarray(0.4))
-    logits = np.asarray(x @ q.mean["w"]) / 2.5
-    expected = (softmax(logits / np.exp(0.4)) + softmax(logits / np.exp(-0.4))) / 2  # two levels lie at ±1
-    np.testing.assert_allclose(many.finish(many.prepare(*asked), fitted).probabilities, expected, rtol=1e-12)
-    np.testing.assert_allclose(one.finish(one.prepare(*asked), fitted).probabilities, softmax(logits), rtol=1e-12)
-
-
-def test_calibration_finds_the_spread_of_temperatures_at_which_labels_were_drawn():
-    rng = np.random.default_rng(1)
-    logits = rng.normal(size=(400, 1, 50, 4)) * 4
-    scaled = logits / np.exp(0.8 * rng.normal(size=(400, 1, 50, 1)))
-    labels = (np.log(softmax(scaled)) + rng.gumbel(size=scaled.shape)).argmax(axis=-1)[:, 0]
-    predictor = class_predictor(linear, families.delta(), num_levels=9)
-    found = calibrate(predictor, (jnp.asarray(logits), jnp.zeros((400, 1, 50))), jnp.asarray(labels))
-    assert abs(float(found.spread)) == pytest.approx(0.8, abs=0.08)
-    assert float(found.log_noise) == pytest.approx(0.0, abs=0.06)
-
-
 def test_scores_and_reliability_are_those_of_the_predictions():
     predictive = ClassPredictive(jnp.array([[0.9, 0.1], [0.2, 0.8], [0.45, 0.55]]))
     for y in (jnp.array([0, 0, 1]), jnp.array([[0.5, -0.5], [0.5, -0.5], [-0.5, 0.5]])):

@@ -213,10 +213,6 @@ def test_probabilities_with_a_temperature_and_without_are_those_of_two_programs(
         slow = scores(setup, state, expected, at=at, num_tasks=7)
         for a, b in zip(judged.scores, slow, strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
-    own_nll = [float(found[words].validation_nll) for words in calibration.WAYS]
-    assert own_nll[0] > own_nll[1] > own_nll[2] - 1e-4, (
-        "what is fitted besides does not make what it is fitted on less likely"
-    )
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ import pytest
 
 from experiments import authors, calibration, calibration_report, few_shot, images, miniimagenet, omniglot, study
 from experiments.images import PROTOCOLS
+from metaprior.classes import ClassScores
 from metaprior.families import MeanField
 
 
@@ -124,6 +125,15 @@ def test_calibration_is_compared_with_that_of_maml_task_by_task():
     assert f"ECE -0.0010 ± {blurred:.4f} (not apart)" in told([0.004], [0.005], luck[::-1])[0]
     wide = study.over_seeds([0.003, 0.005])
     assert f"(2 and 1 seeds): ECE -0.0010 ± {wide:.4f} (not apart)" in told([0.003, 0.005], [0.005])[0]
+
+
+def test_what_chance_alone_does_to_calibration_is_the_closed_form():
+    """Of n answers that are all p sure, in one bin: E|mean − p| = √(2 p (1 − p) / (π n)); twenty draws know it to a sixth."""
+    found = ClassScores(*(jnp.zeros((100, 1)),) * 2, jnp.full((100, 1, 40), 0.3), jnp.ones((100, 1, 40)))
+    expected = (2 * 0.3 * 0.7 / (np.pi * 4000)) ** 0.5
+    assert calibration.by_chance(calibration.Settings(), found) == pytest.approx(expected, rel=0.4)
+    sure = found._replace(confidence=jnp.ones((100, 1, 40)))
+    assert calibration.by_chance(calibration.Settings(), sure) == 0.0
 
 
 def test_calibration_judges_the_training_that_a_row_names():

@@ -4,9 +4,6 @@ A network gives logits f. What it says is $\mathrm{softmax}(f / \text{noise})$, 
 point: the noise is that of the largest of f + noise·Gumbel. The exact last layer knows the variance v of each answer and divides
 by $\text{noise}\sqrt{1 + c^2 v}$ instead, so that an image unlike all others is answered with doubt. Noise and c are fitted on
 validation tasks, as the bands of regression are (`calibration.calibrate`); no probability of a test class is looked at.
-
-A spread τ can be fitted besides, as there: the average over noises $\text{noise}\cdot e^{\tau z}$ with z standard normal. One
-temperature may make what is likely too likely and what is unlikely not likely enough; a spread of them bends the curve.
 """
 
 from typing import NamedTuple
@@ -19,7 +16,7 @@ from metaprior import metrics
 from metaprior.families import Full, cholesky
 from metaprior.last_layer import HeadParams
 from metaprior.models import Model
-from metaprior.predict import Predictor, levels
+from metaprior.predict import Predictor
 from metaprior.types import Family
 
 
@@ -43,9 +40,7 @@ class ClassScores(NamedTuple):
     correct: Float[Array, "... N"]
 
 
-def class_predictor(
-    model: Model, family: Family, *, inductive: bool = False, num_samples: int = 10, num_levels: int = 1
-) -> Predictor:
+def class_predictor(model: Model, family: Family, *, inductive: bool = False, num_samples: int = 10) -> Predictor:
     """Probabilities by the network's answers.
 
     Args:
@@ -53,7 +48,6 @@ def class_predictor(
         family: of the posterior.
         inductive: answer each image by itself; otherwise all images of a task are normalised together, as in the literature.
         num_samples: weights drawn from a posterior that has a width.
-        num_levels: temperatures that stand for their spread; one is the temperature itself.
     """
 
     def answers(params, support, x):
@@ -78,8 +72,7 @@ def class_predictor(
     def finish(parts, calibration):
         logits, variance = parts
         noise = jnp.exp(calibration.log_noise) * jnp.sqrt(1 + jnp.exp(2 * calibration.log_width) * variance)
-        noises = noise[None] * jnp.exp(calibration.spread * levels(num_levels))[:, None, None]
-        return ClassPredictive(jax.nn.softmax(logits[None] / noises[..., None]).mean(axis=(0, 1)))
+        return ClassPredictive(jax.nn.softmax(logits / noise[:, :, None]).mean(axis=0))
 
     return Predictor("classes", prepare, finish)
 

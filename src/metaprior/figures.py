@@ -15,7 +15,7 @@ from metaprior.predict import Predictive
 from metaprior.types import Data
 
 # Okabe and Ito's colours, which people with any kind of colour vision can tell apart.
-BLUE, ORANGE, GREEN, BLACK, GREY = "#0072B2", "#D55E00", "#009E73", "#000000", "#666666"
+BLUE, ORANGE, BLACK, GREY = "#0072B2", "#D55E00", "#000000", "#666666"
 BANDS = ((0.9, 0.18), (0.5, 0.32))  # level and opacity, the wide one beneath
 Points = Float[np.ndarray, " N"]
 
