@@ -77,6 +77,7 @@ PRINTED_ONCE = "paper at one step"  # as many as the printed settings of 5-way t
 STEPS = {MORE_STEPS: ASKED, SOLVED: 40, LONGER_SOLVED: 40, PRINTED_ONCE: 1}
 DEEP = "resnet12"
 DEEP_NETWORK = {"network": DEEP, "queries": 5}  # a third of the usual: its memory grows with them
+ONE_IMAGE = "learned from one image"  # of each class, where it is asked with more
 ONE_STEP = "one step"
 OWN_HEAD = f"{ONE_STEP} with own head"
 # What may be changed in the best settings to see what it does, by the word for it.
@@ -87,6 +88,7 @@ ASIDE: dict[str, dict[str, Any]] = {
     "augmented": {"augmented": True},
     "plain": {"augmented": False},
     DEEP: DEEP_NETWORK,
+    ONE_IMAGE: {"train_shots": 1},
     "trained 20-way": {"train_ways": 20},
     LONGER: {},
     f"{LONGER} 20-way": {"train_ways": 20},
@@ -98,7 +100,7 @@ ASIDE: dict[str, dict[str, Any]] = {
     ONE_STEP: {},
     OWN_HEAD: {"head": "own"},
 }
-REPEATED_KINDS = ("best", "trained 20-way", LONGER, f"{LONGER} 20-way", ONE_PRIOR, MORE_STEPS, AUTHORS)
+REPEATED_KINDS = ("best", "trained 20-way", LONGER, f"{LONGER} 20-way", ONE_PRIOR, MORE_STEPS, AUTHORS, ONE_IMAGE)
 BESIDE = ("best", "paper", LONGER, ONE_PRIOR, *STEPS, AUTHORS)  # kinds that stand beside the paper's number
 WORDS = {
     "paper": "the paper’s settings",
@@ -174,7 +176,8 @@ def _widths(posterior: str, prior: Dist) -> dict[str, Any]:
 
 def seeds_of(settings: Settings, cell: study.Cell) -> tuple[int, ...]:
     """All of them for the methods that are repeated, where the paper prints a number; the first for the others."""
-    repeated = cell[2] in REPEATED and cell[1] in REPEATED_KINDS and _is_printed(settings, cell[0])
+    worth_it = _is_printed(settings, cell[0]) or cell[1] == ONE_IMAGE  # whose training another row has
+    repeated = cell[2] in REPEATED and cell[1] in REPEATED_KINDS and worth_it
     return settings.seeds if repeated else settings.seeds[:1]
 
 
@@ -188,7 +191,8 @@ def protocols_of(settings: Settings, cell: study.Cell) -> tuple[str, ...]:
     setting, kind, _ = cell
     literal_photographs = kind == "paper" and settings.tasks == "miniimagenet"  # others cost more than their training
     explains = kind in (PRINTED_ONCE, AUTHORS_SHORT)  # another number, and is none of its own
-    if explains or literal_photographs or kind == DEEP:  # whose forward passes are dear
+    dear = kind in (DEEP, ONE_IMAGE)  # forward passes, or asking where there is nothing to train
+    if explains or literal_photographs or dear:
         return tuple(name for name in settings.protocols if name == "paper")
     if not _is_printed(settings, setting):  # nothing to be set beside it
         return tuple(name for name in settings.protocols if name in ("paper", "strict"))

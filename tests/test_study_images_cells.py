@@ -146,6 +146,19 @@ def test_calibration_judges_the_training_that_a_row_names():
     assert exact == of_table("best", "gem-bml+last-layer") | {"judged": [0, 1, 2]}
 
 
+def test_a_prior_that_learned_from_one_image_is_asked_with_five_and_not_trained_again():
+    full = miniimagenet.FULL
+    cells = [cell for cell in few_shot.cells(full) if cell[1] == few_shot.ONE_IMAGE]
+    assert [cell[0] for cell in cells] == ["5w5s", "5w5s"]
+    for cell in cells:
+        usual = ("5w1s", "best", cell[2])
+        folders = [images.state_folder(few_shot.put(full, each), [2]) for each in (cell, usual)]
+        assert folders[0] == folders[1] and few_shot.seeds_of(full, cell) == few_shot.seeds_of(full, usual)
+        assert folders[0] != images.state_folder(few_shot.put(full, ("5w5s", "best", cell[2])), [2])
+        made = few_shot.put(full, cell, PROTOCOLS["paper"]).settings
+        assert (made.ways, made.shots, made.train_shots, made.queries) == (5, 5, 1, None)
+
+
 def test_what_explains_another_number_is_asked_as_the_paper_asks():
     """A while at authors' settings differs from their row in its length alone; printed settings of photographs learn nothing."""
     full, short, long = (
