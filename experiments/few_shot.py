@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from experiments import authors, image_search_report, images, paper, study
+from experiments import authors, images, paper, study
 from experiments.images import PROTOCOLS, Variant
 from metaprior import methods
 from metaprior.settings import Setup
@@ -255,24 +255,7 @@ def variant_of(settings: Settings, cell: study.Cell) -> Variant:
     if kind in AS_AUTHORS:
         changes, around, _ = authors.training(settings.tasks, setting, name)
         variant = Variant(name, changes, around)
-    if kind == DEEP:
-        variant = variant._replace(changes={**variant.changes, **_searched(settings.tasks, setting, name, DEEP)})
     return variant._replace(around={**dict(settings.around), **variant.around, **ASIDE.get(kind, {})})
-
-
-def _searched(tasks: str, setting: str, method: str, network: str) -> dict[str, Any]:
-    """What the search on validation classes found for a network that recipes are not for.
-
-    A method that was not searched with it takes the meta-rate of another that was; nothing before there are results.
-    """
-    if not (study.RESULTS / "image-search.json").exists():
-        return {}
-    won = image_search_report.winners(study.load("image-search"))
-    called = lambda name: (tasks, setting, image_search_report.with_network(name, network))
-    if (own := won.get(called(method))) is not None:
-        return dict(own["changes"])
-    others = [won[called(name)]["changes"]["meta_rate"] for name in VARIANTS if called(name) in won]
-    return {"meta_rate": others[0]} if others else {}
 
 
 def one_step(method: str) -> dict[str, Any]:

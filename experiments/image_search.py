@@ -16,7 +16,7 @@ import numpy as np
 
 from experiments import image_search_report, images, study
 from experiments.few_shot import DEEP, DEEP_NETWORK, VARIANTS
-from experiments.image_search_report import winner, with_network, words
+from experiments.image_search_report import winner, words
 from experiments.images import PROTOCOLS, Sweep
 from metaprior import methods
 from metaprior.recipes import recipe
@@ -38,7 +38,7 @@ CENTRE: dict[str, dict[str, float]] = {
 }  # fmt: skip
 CHUNK = 200  # iterations of one call
 # Methods with a deep network, whose iteration costs many times as much: the middle of the grid and its meta-rates, for a while.
-DEEP_METHODS = {with_network(name, DEEP): name for name in ("gem-bml+last-layer", "maml")}
+DEEP_METHODS = {f"{name}, {DEEP}": name for name in ("gem-bml+last-layer", "maml")}
 DEEP_ITERATIONS = 100
 SEARCHED = VARIANTS | {called: VARIANTS[name].within(DEEP_NETWORK.items()) for called, name in DEEP_METHODS.items()}
 

@@ -27,11 +27,6 @@ def words(tasks: str, setting: str, changes: Mapping[str, Any]) -> str:
     return f"{tasks} {setting}: {', '.join(numbers)}"
 
 
-def with_network(method: str, network: str) -> str:
-    """What the search calls a method with another network than the usual one."""
-    return f"{method}, {network}"
-
-
 def searched(changes: Mapping[str, Any]) -> dict[str, float]:
     """The two numbers of a point by their names."""
     value = {"noise_std": changes["options"]["noise_std"]} if "options" in changes else {"rate": changes["rate"]}

@@ -79,7 +79,7 @@ PROTOCOLS = {
 def set_up(variant: Variant, *, tasks: str, setting: str, iterations: int, protocol: Protocol | None = None) -> Setup:
     """The pieces of a variant on N-way K-shot tasks of a set of images."""
     ways, shots = setting_of(setting)
-    changed = {**recipe(tasks, variant.method), **variant.changes}
+    changed = {**recipe(tasks, variant.method, variant.around.get("network")), **variant.changes}
     return assemble(
         Settings(
             tasks=tasks, method=variant.method, ways=ways, shots=shots, iterations=iterations, **dict(variant.around)

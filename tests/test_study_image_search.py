@@ -14,6 +14,7 @@ from experiments.images import PROTOCOLS
 from metaprior import data, recipes
 from metaprior.data import ImageSet
 from metaprior.evaluation import TEST_SEED, VALIDATION_SEED
+from metaprior.settings import Settings, method_of
 
 FULL, SMOKE, STUDY = image_search.STUDY.scales["full"], image_search.SMOKE, image_search.STUDY
 
@@ -192,26 +193,29 @@ def test_every_method_gets_the_same_budget_around_a_centre_of_its_own():
         assert [one.learner.method.meta_rate for one in made] == [1e-3, 1e-2]
 
 
-def test_deep_networks_get_the_same_meta_rates_and_rows_take_what_is_found(monkeypatch):
-    """For photographs alone, at the middle of the grid; without results a row has its recipe."""
+def test_deep_networks_are_searched_on_photographs_at_all_meta_rates():
     cells = [cell for cell in image_search.cells(FULL) if cell[2] in image_search.DEEP_METHODS]
     assert cells == [
         ("miniimagenet", "5w1s", "gem-bml+last-layer, resnet12"),
         ("miniimagenet", "5w1s", "maml, resnet12"),
     ]
     for cell in cells:
-        method = image_search.DEEP_METHODS[cell[2]]
         points = image_search.grid(FULL, cell)
-        assert points.tolist() == [[image_search.CENTRE["miniimagenet"][method], rate] for rate in FULL.meta_rates]
-        made = image_search.put(FULL, cell, points[1])
+        middle = image_search.CENTRE["miniimagenet"][image_search.DEEP_METHODS[cell[2]]]
+        assert points.tolist() == [[middle, rate] for rate in FULL.meta_rates]
+        made = image_search.put(FULL, cell, points[2])
         assert made.settings.network == "resnet12" and made.settings.iterations == image_search.DEEP_ITERATIONS
-        searched = {"tried": [{"changes": {"rate": 0.5, "meta_rate": 7e-3}, "accuracy": 40.0, "nll": 1.0}]}
-        monkeypatch.setattr(study, "load", lambda name, found=searched, cell=cell: {"curves": {"/".join(cell): found}})
-        row = lambda kind, method=method: few_shot.put(miniimagenet.FULL, ("5w1s", kind, method)).learner.method
-        assert row("resnet12").meta_rate == 7e-3 and row("best").meta_rate != 7e-3
-        assert few_shot.put(miniimagenet.FULL, ("5w1s", "resnet12", "reptile")).learner.method.meta_rate == 7e-3
-        monkeypatch.setattr(study, "load", lambda name: {"curves": {}})
-        assert row("resnet12") == row("best")
+        assert made.learner.method.meta_rate == 1e-2
+
+
+@pytest.mark.parametrize("method", ["gem-bml+last-layer", "maml", "gem-bml+"])
+def test_a_deep_network_takes_no_larger_meta_rate_than_the_search_found_for_it(method):
+    row = lambda kind: few_shot.put(miniimagenet.FULL, ("5w1s", kind, method)).learner.method
+    usual = recipes.recipe("miniimagenet", method)["meta_rate"]
+    assert row("best").meta_rate == usual and row("resnet12").meta_rate == min(usual, recipes.DEEPER["resnet12"])
+    assert row("resnet12") == row("best")._replace(meta_rate=row("resnet12").meta_rate)
+    asked = Settings(tasks="miniimagenet", method=method, network="resnet12")
+    assert method_of(asked).meta_rate == row("resnet12").meta_rate
 
 
 def test_a_search_with_another_budget_says_so():
@@ -260,13 +264,14 @@ def astray(results):
     """The cells of a task set's first setting whose winner is not the recipe."""
     first = dict(reversed(results["settings"]["tasks"]))
     won = image_search_report.winners(results)
-    differs = lambda tasks, method, fields: {name: recipes.recipe(tasks, method).get(name) for name in fields} != fields
+
+    def differs(tasks, name, fields):
+        method = image_search.DEEP_METHODS.get(name)
+        taken = recipes.recipe(tasks, name) if method is None else recipes.recipe(tasks, method, "resnet12")
+        return {field: taken.get(field) for field in fields} != fields
+
     return [
-        cell
-        for cell, one in won.items()
-        if cell[2] not in image_search.DEEP_METHODS
-        and cell[1] == first[cell[0]]
-        and differs(cell[0], cell[2], one["changes"])
+        cell for cell, one in won.items() if cell[1] == first[cell[0]] and differs(cell[0], cell[2], one["changes"])
     ]
 
 

@@ -99,7 +99,7 @@ def test_a_recipe_that_changes_leaves_no_kept_cell(monkeypatch):
     cell = ("5w1s", "best", "maml")
     before = few_shot.rests_on(omniglot.SMOKE, cell)
     assert few_shot.rests_on(omniglot.SMOKE, cell) == before
-    monkeypatch.setattr(images, "recipe", lambda tasks, method: {"rate": 0.123})
+    monkeypatch.setattr(images, "recipe", lambda tasks, method, network: {"rate": 0.123})
     assert few_shot.rests_on(omniglot.SMOKE, cell) != before
 
 
@@ -129,7 +129,8 @@ def test_calibration_is_compared_with_that_of_maml_task_by_task():
 
 def test_what_chance_alone_does_to_calibration_is_the_closed_form():
     """Of n answers that are all p sure, in one bin: E|mean − p| = √(2 p (1 − p) / (π n)); twenty draws know it to a sixth."""
-    found = ClassScores(*(jnp.zeros((100, 1)),) * 2, jnp.full((100, 1, 40), 0.3), jnp.ones((100, 1, 40)))
+    nothing = jnp.zeros((100, 1))
+    found = ClassScores(nothing, nothing, jnp.full((100, 1, 40), 0.3), jnp.ones((100, 1, 40)))
     expected = (2 * 0.3 * 0.7 / (np.pi * 4000)) ** 0.5
     assert calibration.by_chance(calibration.Settings(), found) == pytest.approx(expected, rel=0.4)
     sure = found._replace(confidence=jnp.ones((100, 1, 40)))

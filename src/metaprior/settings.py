@@ -175,7 +175,7 @@ def usual(tasks: str) -> Settings:
 
 def method_of(settings: Settings) -> methods.Method:
     """The row, with what the settings change."""
-    fields = recipe(settings.tasks, settings.method)
+    fields = recipe(settings.tasks, settings.method, settings.network)
     if settings.tasks in ENVIRONMENTS:
         return _changed(rows.get(settings.method, **fields).method, settings)
     return _changed(methods.get(settings.method, **fields), settings)
