@@ -21,7 +21,7 @@ from metaprior.classes import ClassScores, calibration_error
 from metaprior.evaluation import TEST_SEED, VALIDATION_SEED, calibrated_class_scores
 from metaprior.meta import State, trainer
 from metaprior.recipes import recipe
-from metaprior.settings import WATCH_EVERY, Settings, Setup, as_dict, assemble
+from metaprior.settings import WATCH_EVERY, Settings, Setup, as_dict, assemble, differentiated_once
 from metaprior.training import initial_state, watched_mean
 
 TEST_STEPS = 10  # of the paper, on all sets of images
@@ -305,12 +305,12 @@ def judge_at(
 def without_trials(setup: Setup) -> dict[str, Any] | None:
     """For what runs once: on a GPU the compiler would try many ways to multiply, which takes longer than to run one of them.
 
-    Not so with convolutions of photographs by a library, of which the one taken untried may be many times as slow.
+    Not so where a library convolves photographs: that is most of what runs, and worth the trials.
     """
     if jax.default_backend() != "gpu":
         return None
     options: dict[str, Any] = {"xla_gpu_enable_triton_gemm": False}
-    convolved = setup.learner.method.row == "gem" and not _of_characters(setup)
+    convolved = differentiated_once(setup.learner.method) and not _of_characters(setup)
     return options if convolved else options | {"xla_gpu_autotune_level": 0}
 
 

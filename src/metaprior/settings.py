@@ -219,7 +219,7 @@ def assemble(
         return _acting(settings, method, environment)
     tasks = tasks_of(settings, eval_queries)
     exact_head = method.posterior == last_layer().name
-    model = network(settings, tasks, exact_head=exact_head, once=_differentiated_once(method))
+    model = network(settings, tasks, exact_head=exact_head, once=differentiated_once(method))
     if views:
         model = seen(model, _views(tasks))
     if tasks.shape is not None and exact_head:
@@ -292,7 +292,7 @@ def _characters(shape: tuple[int, int, int]) -> bool:
     return shape[0] < 64
 
 
-def _differentiated_once(method: methods.Method) -> bool:
+def differentiated_once(method: methods.Method) -> bool:
     """Whether nothing takes second derivatives of the network: what Gradient-EM is for."""
     return method.row == "gem" and method.inference in ("gradient", "preconditioned", "conjugate")
 
