@@ -15,9 +15,9 @@ FULL = Settings(
         (few_shot.AUTHORS_SHORT, ("reptile",)), (few_shot.ONE_IMAGE, ("5w5s/gem-bml+last-layer", "5w5s/maml")),
     ),
     shortened=(
-        ("*/authors/fomaml", 10_000), ("*/authors/reptile", 2_500), (f"*/{few_shot.AUTHORS_SHORT}/*", 600),
+        ("*/authors/fomaml", 10_000), ("*/authors/reptile", 20_000), (f"*/{few_shot.AUTHORS_SHORT}/*", 600),
         ("*/paper/*", 3_000), ("*/trained*/*", 3_000),
-        (f"*/{few_shot.DEEP}/maml", 200), (f"*/{few_shot.DEEP}/*", 1_000),
+        (f"*/{few_shot.DEEP}/maml", 600), (f"*/{few_shot.DEEP}/*", 4_000),
         ("*/bmaml", 500), ("*/gem-bml", 2_000), ("*/kl-chaser", 2_000),
         ("5w5s/best/gem-bml+last-layer", 6_000), ("*/gem-bml+last-layer", 12_000), (f"*/{few_shot.ONE_IMAGE}/*", 5_000),
         ("5w5s/*/maml", 1_000), ("5w5s/*/imaml", 500), ("*/imaml", 2_000), ("5w5s/*", 2_000),
