@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from experiments import a_star, a_star_omniglot_report, displacements, few_shot, images, study
+from experiments import a_star, a_star_omniglot_report, displacements, few_shot, images, study, trainings
 from experiments.turns import by_turns
 from metaprior.meta import State
 from metaprior.settings import Setup
@@ -72,13 +72,13 @@ def rests_on(settings: Settings, cell: study.Cell) -> dict[str, Any]:
 
 def forget(settings: Settings, cell: study.Cell) -> None:
     """Throw away the training that is kept."""
-    images.forget(put(settings, cell), settings.seeds)
+    trainings.forget(put(settings, cell), settings.seeds)
 
 
 def measure(settings: Settings, cell: study.Cell) -> study.Results:
     """Train on every seed, adapt, look at where that leads, and start from everywhere."""
     setup, scale = put(settings, cell), scale_of(settings)
-    trained = images.train(setup, settings.seeds)
+    trained = trainings.train(setup, settings.seeds)
     found = explore(scale, setup, trained.states)
     shape = geometry(setup, found)
     rows = [a_star.row(GEOMETRY, cell[0], word, values) for word, values in shape.items()]

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from experiments import few_shot, images, omniglot, study
+from experiments import few_shot, images, omniglot, study, trainings
 from experiments.few_shot import LONGER, ONE_PRIOR
 from experiments.images import PROTOCOLS
 from metaprior import figures
@@ -92,7 +92,7 @@ def forget(settings: Settings, cell: study.Cell) -> None:
 def measure(settings: Settings, cell: study.Cell) -> study.Results:
     """Train once for all cells, and ask on validation classes."""
     trained_as, at = _trained(settings, cell)
-    trained = images.train(few_shot.put(trained_as, at), few_shot.seeds_of(trained_as, at))
+    trained = trainings.train(few_shot.put(trained_as, at), few_shot.seeds_of(trained_as, at))
     found = images.judge_at(
         few_shot.put(trained_as, at, PROTOCOLS["paper"]), trained.states, at=settings.at, num_tasks=settings.judged,
         validation=settings.validation, split="validation",

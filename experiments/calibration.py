@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from experiments import calibration_report, few_shot, images, miniimagenet, study
+from experiments import calibration_report, few_shot, images, miniimagenet, study, trainings
 from experiments.calibration_report import EXACT, FITTED, PLAIN, SETTING, WAYS, WIDE, half_width, reliability
 from experiments.paper import CALIBRATION
 from experiments.turns import by_turns
@@ -131,7 +131,7 @@ def _parts(settings: Settings, cell: study.Cell, setup: Setup) -> list[Parts]:
                 checkpoints.save(folder, 0, answers, keep=1)
 
     if not all(checkpoints.available(folder) for folder in folders):
-        images.train(few_shot.put(*_training(settings, cell)), seeds, ended=ended)
+        trainings.train(few_shot.put(*_training(settings, cell)), seeds, ended=ended)
     like = jax.eval_shape(run, jax.eval_shape(lambda: initial_state(setup, 0)), *pools)
     return [checkpoints.restore(folder, like).tree for folder in folders]
 
@@ -171,7 +171,7 @@ def decides(settings: Settings) -> Settings:
 
 def parts_folder(settings: Settings, cell: study.Cell, seed: int) -> Path:
     """Where the answers of a prior are kept: another training, or other tasks, another folder."""
-    trained = images.state_folder(few_shot.put(*_training(settings, cell)), [seed])
+    trained = trainings.state_folder(few_shot.put(*_training(settings, cell)), [seed])
     return trained.with_name(f"{trained.name}-answers-{settings.validation}-{settings.test_tasks}")
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from experiments import authors, images, paper, study
+from experiments import authors, images, paper, study, trainings
 from experiments.images import PROTOCOLS, Variant
 from metaprior import methods
 from metaprior.settings import Setup
@@ -132,7 +132,7 @@ def measure(settings: Settings, cell: study.Cell) -> study.Results:
     """Train once, ask under every protocol."""
     setting, kind, name = cell
     seeds = seeds_of(settings, cell)
-    trained = images.train(put(settings, cell), seeds)
+    trained = trainings.train(put(settings, cell), seeds)
     found, single = [], {}
     for protocol in protocols_of(settings, cell):
         asked = PROTOCOLS[protocol]
@@ -245,7 +245,7 @@ def decides(settings: Settings) -> Settings:
 
 def forget(settings: Settings, cell: study.Cell) -> None:
     """Throw away the training that is kept."""
-    images.forget(put(settings, cell), seeds_of(settings, cell))
+    trainings.forget(put(settings, cell), seeds_of(settings, cell))
 
 
 def variant_of(settings: Settings, cell: study.Cell) -> Variant:

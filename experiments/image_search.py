@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments import image_search_report, images, study
+from experiments import image_search_report, images, study, trainings
 from experiments.few_shot import DEEP, DEEP_NETWORK, VARIANTS
 from experiments.image_search_report import winner, words
 from experiments.images import PROTOCOLS, Sweep
@@ -125,12 +125,12 @@ def decides(settings: Settings) -> Settings:
 
 def forget(settings: Settings, cell: study.Cell) -> None:
     """Throw away the trainings that are kept."""
-    images.forget(*sweep(settings, cell))
+    trainings.forget(*sweep(settings, cell))
 
 
 def measure(settings: Settings, cell: study.Cell) -> study.Results:
     """All points in one program; a point that leaves the finite numbers with one seed, in training or in testing, is out."""
-    trained = images.train(*sweep(settings, cell), chunk=None if cell[2] in DEEP_METHODS else CHUNK)
+    trained = trainings.train(*sweep(settings, cell), chunk=None if cell[2] in DEEP_METHODS else CHUNK)
     found = images.judge(
         sweep(settings, cell, PROTOCOLS["paper"])[0], trained.states, steps=images.TEST_STEPS,
         num_tasks=settings.judged, validation=settings.validation, split="validation",

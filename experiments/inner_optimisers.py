@@ -11,7 +11,7 @@ import jax
 import numpy as np
 from matplotlib.figure import Figure
 
-from experiments import images, study
+from experiments import images, study, trainings
 from experiments.images import PROTOCOLS, Sweep, Variant
 from metaprior import figures
 from metaprior.settings import Setup
@@ -85,7 +85,7 @@ def decides(settings: Settings) -> Settings:
 
 def forget(settings: Settings, cell: study.Cell) -> None:
     """Throw away the trainings that are kept."""
-    images.forget(*sweep(settings, cell))
+    trainings.forget(*sweep(settings, cell))
 
 
 def rates_of(settings: Settings, name: str) -> list[float]:
@@ -104,7 +104,7 @@ def sweep(settings: Settings, cell: study.Cell, protocol: images.Protocol | None
 def measure(settings: Settings, cell: study.Cell) -> study.Results:
     """Every rate on validation classes; the best of them on test classes."""
     name, steps = cell
-    trained = images.train(*sweep(settings, cell), chunk=min(settings.iterations, CHUNK))
+    trained = trainings.train(*sweep(settings, cell), chunk=min(settings.iterations, CHUNK))
     judge = partial(images.judge, steps=images.TEST_STEPS, validation=settings.validation)
     found = judge(sweep(settings, cell)[0], trained.states, num_tasks=settings.validation, split="validation")
     accuracy = np.asarray(found.accuracy, float).mean(axis=1).reshape(len(settings.shares), -1)

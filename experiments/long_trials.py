@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments import few_shot, image_search, images, long_trials_report, omniglot, study
+from experiments import few_shot, image_search, images, long_trials_report, omniglot, study, trainings
 from experiments.few_shot import ONE_STEP, OWN_HEAD
 from metaprior import methods
 from metaprior.recipes import recipe
@@ -100,13 +100,13 @@ def decides(settings: Settings) -> Settings:
 
 def forget(settings: Settings, cell: study.Cell) -> None:
     """Throw away the training that is kept."""
-    images.forget(put(settings, cell), settings.seeds)
+    trainings.forget(put(settings, cell), settings.seeds)
 
 
 def measure(settings: Settings, cell: study.Cell) -> study.Results:
     """Train, and ask on validation classes."""
     name, trial = cell
-    trained = images.train(put(settings, cell), settings.seeds)
+    trained = trainings.train(put(settings, cell), settings.seeds)
     found = images.judge(
         put(settings, cell, images.PROTOCOLS["paper"]), trained.states, steps=images.TEST_STEPS,
         num_tasks=settings.judged, validation=settings.validation, split="validation",

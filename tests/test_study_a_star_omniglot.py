@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from test_study_images import pictures
 
 import experiments
-from experiments import a_star_omniglot, displacements, few_shot, images, study
+from experiments import a_star_omniglot, displacements, few_shot, images, study, trainings
 from experiments.a_star_omniglot import GEOMETRY, SMOKE, STUDY
 from metaprior import data, figures
 from metaprior.classes import ClassPredictive, class_scores
@@ -93,7 +93,7 @@ def results(tmp_path_factory):
     before = jax.config.read("jax_disable_most_optimizations")
     with pytest.MonkeyPatch.context() as patch, jax.enable_x64(False):
         patch.setattr(data, "load", lambda name, folder=None: found)
-        patch.setattr(images, "STATES", tmp_path_factory.mktemp("states"))
+        patch.setattr(trainings, "STATES", tmp_path_factory.mktemp("states"))
         jax.config.update("jax_disable_most_optimizations", True)
         try:
             measured = study.run(STUDY, SETTINGS, scale="smoke")
@@ -163,8 +163,8 @@ def test_what_is_kept_rests_on_the_recipe(monkeypatch, tmp_path):
     before = STUDY.rests_on(SETTINGS, cell)
     monkeypatch.setitem(few_shot.VARIANTS, "gem-bml+", images.Variant("gem-bml+", {"rate": 0.123}))
     assert STUDY.rests_on(SETTINGS, cell) != before
-    monkeypatch.setattr(images, "STATES", tmp_path)
-    mine = images.state_folder(a_star_omniglot.put(SETTINGS, cell), SETTINGS.seeds)
+    monkeypatch.setattr(trainings, "STATES", tmp_path)
+    mine = trainings.state_folder(a_star_omniglot.put(SETTINGS, cell), SETTINGS.seeds)
     for folder in (mine, other := tmp_path / "another"):
         folder.mkdir()
     study.forget(STUDY, SETTINGS, tmp_path)

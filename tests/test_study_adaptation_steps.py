@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from test_study_images import pictures
 
-from experiments import adaptation_steps, few_shot, images, omniglot, study
+from experiments import adaptation_steps, few_shot, images, omniglot, study, trainings
 from experiments.adaptation_steps import IMPLICIT, METHOD, STUDY, chosen
 from metaprior import data
 
@@ -35,7 +35,7 @@ def test_one_training_serves_all_settings_and_is_the_one_of_the_table():
     kinds = (*omniglot.ONE_PRIORS, few_shot.LONGER)
     cells = [(setting, kind, METHOD) for setting in omniglot.FULL.settings for kind in omniglot.ONE_PRIORS]
     folders = {
-        images.state_folder(few_shot.put(omniglot.FULL, cell), few_shot.seeds_of(omniglot.FULL, cell))
+        trainings.state_folder(few_shot.put(omniglot.FULL, cell), few_shot.seeds_of(omniglot.FULL, cell))
         for cell in [*cells, ("20w1s", few_shot.LONGER, METHOD)]
     }
     assert len(folders) == 1 and set(few_shot.cells(omniglot.FULL)) >= set(cells)
@@ -85,13 +85,13 @@ def test_the_fewest_steps_that_are_not_apart_from_the_best():
 def test_it_asks_validation_classes_alone_and_each_number_as_if_it_were_the_only_one(monkeypatch, tmp_path):
     found = data.ImageSet("omniglot", pictures(22, 0), pictures(7, 1), pictures(8, 2))
     monkeypatch.setattr(data, "load", lambda name, folder=None: found._replace(test=None))
-    monkeypatch.setattr(images, "STATES", tmp_path / "states")
+    monkeypatch.setattr(trainings, "STATES", tmp_path / "states")
     smoke = STUDY.scales["smoke"]
     settings = replace(smoke, trained=replace(smoke.trained, iterations=1, around=(("filters", 2), ("queries", 1))))
     results = json.loads(json.dumps(study.run(STUDY, settings, scale="smoke")))
     assert [row["setting"] for row in results["rows"]] == ["5w1s, 1 steps", "5w1s, 2 steps"]
     cell = ("5w1s", few_shot.ONE_PRIOR, METHOD)
-    trained = images.train(few_shot.put(settings.trained, cell), settings.seeds)
+    trained = trainings.train(few_shot.put(settings.trained, cell), settings.seeds)
     alone = images.judge(
         few_shot.put(settings.trained, cell, images.PROTOCOLS["paper"]), trained.states, steps=2, num_tasks=8, validation=4,
         split="validation",

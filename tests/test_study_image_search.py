@@ -9,7 +9,7 @@ import pytest
 from matplotlib.figure import Figure
 from test_study_images import pictures
 
-from experiments import few_shot, image_search, image_search_report, images, miniimagenet, study
+from experiments import few_shot, image_search, image_search_report, images, miniimagenet, study, trainings
 from experiments.images import PROTOCOLS
 from metaprior import data, recipes
 from metaprior.data import ImageSet
@@ -24,7 +24,7 @@ def no_test_classes(monkeypatch, tmp_path, quick_compile):
     """In the place of Omniglot, with a test split that cannot fill a task: who looks at it fails."""
     found = ImageSet("omniglot", pictures(12, 0), pictures(7, 1), pictures(1, 2))
     monkeypatch.setattr(data, "load", lambda name, folder=None: found)
-    monkeypatch.setattr(images, "STATES", tmp_path / "states")
+    monkeypatch.setattr(trainings, "STATES", tmp_path / "states")
 
 
 def tiny(**changes):
@@ -66,7 +66,7 @@ def test_a_traced_point_trains_as_a_plain_one(method):
     tried = image_search.measure(settings, cell)["curves"]["/".join(cell)]["tried"]
     assert len(tried) == len(factors)
     point = image_search.grid(settings, cell)[1].tolist()
-    trained = images.train(image_search.put(settings, cell, point), settings.seeds)
+    trained = trainings.train(image_search.put(settings, cell, point), settings.seeds)
     asked = image_search.put(settings, cell, point, PROTOCOLS["paper"])
     alone = images.judge(asked, trained.states, steps=10, num_tasks=4, validation=2, split="validation")
     assert tried[1]["accuracy"] == pytest.approx(100 * alone.accuracy.mean(), abs=1e-9)
@@ -81,11 +81,11 @@ def test_a_traced_point_trains_as_a_plain_one(method):
 def test_a_sweep_that_was_cut_off_goes_on_to_the_same_end():
     settings, cell = tiny(factors=(1.0,)), ("omniglot", "3w1s", "gem-bml+last-layer")
     sweep, seeds = image_search.sweep(settings, cell)
-    whole = images.train(sweep, seeds, chunk=1)
-    folder = images.state_folder(sweep, seeds)
+    whole = trainings.train(sweep, seeds, chunk=1)
+    folder = trainings.state_folder(sweep, seeds)
     saved = sorted(folder.glob("*.safetensors"))
     assert len(saved) >= 1
-    again = images.train(sweep, seeds, chunk=1)
+    again = trainings.train(sweep, seeds, chunk=1)
     np.testing.assert_array_equal(whole.query_nll, again.query_nll)
     assert whole.seconds == again.seconds  # nothing was trained again
     whole, again = (jax.tree.leaves(trained.states.prior) for trained in (whole, again))
@@ -246,8 +246,8 @@ def test_a_search_does_not_move_when_its_result_is_taken(monkeypatch):
 
 @pytest.mark.usefixtures("no_test_classes")
 def test_fresh_forgets_the_trainings_of_the_study_alone(tmp_path):
-    mine = images.state_folder(*image_search.sweep(SMOKE, image_search.cells(SMOKE)[0]))
-    other = images.state_folder(*image_search.sweep(replace(SMOKE, factors=(2.0,)), image_search.cells(SMOKE)[0]))
+    mine = trainings.state_folder(*image_search.sweep(SMOKE, image_search.cells(SMOKE)[0]))
+    other = trainings.state_folder(*image_search.sweep(replace(SMOKE, factors=(2.0,)), image_search.cells(SMOKE)[0]))
     for folder in (mine, other):
         folder.mkdir(parents=True)
     study.forget(STUDY, SMOKE, tmp_path)

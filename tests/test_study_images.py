@@ -18,6 +18,7 @@ from experiments import (
     omniglot,
     study,
     time_to_accuracy,
+    trainings,
 )
 from experiments.images import PROTOCOLS, Variant
 from metaprior import data
@@ -46,7 +47,7 @@ def small_omniglot(monkeypatch, tmp_path, quick_compile):
     """In the place of Omniglot, and trainings kept in a folder of the test."""
     found = ImageSet("omniglot", pictures(12, 0), pictures(7, 1), pictures(8, 2))
     monkeypatch.setattr(data, "load", lambda name, folder=None: found)
-    monkeypatch.setattr(images, "STATES", tmp_path / "states")
+    monkeypatch.setattr(trainings, "STATES", tmp_path / "states")
     return found
 
 
@@ -84,18 +85,18 @@ def test_a_training_that_was_cut_off_goes_on_to_the_same_end(monkeypatch):
     """Killed after the second of four chunks: the last states equal those of a run without a break, bit for bit."""
     variant = Variant("gem-bml+", {"meta_batch": 2}, {"filters": 2, "queries": 1})
     setup = images.set_up(variant, tasks="omniglot", setting="3w1s", iterations=4)
-    whole = images.train(setup, (0, 1), chunk=1)
-    folder = images.state_folder(setup, (0, 1))
+    whole = trainings.train(setup, (0, 1), chunk=1)
+    folder = trainings.state_folder(setup, (0, 1))
     assert folder.exists()
     for path in sorted(folder.rglob("*")):
         if path.is_file():
             path.unlink()
-    monkeypatch.setattr(images, "SAVE_SECONDS", 0.0)
+    monkeypatch.setattr(trainings, "SAVE_SECONDS", 0.0)
 
     class Killed(Exception):
         pass
 
-    real, saves = images.checkpoints.save, []
+    real, saves = trainings.checkpoints.save, []
 
     def save(place, done, tree):
         real(place, done, tree)
@@ -103,10 +104,10 @@ def test_a_training_that_was_cut_off_goes_on_to_the_same_end(monkeypatch):
         if done == 2:
             raise Killed
 
-    monkeypatch.setattr(images.checkpoints, "save", save)
+    monkeypatch.setattr(trainings.checkpoints, "save", save)
     with pytest.raises(Killed):
-        images.train(setup, (0, 1), chunk=1)
-    again = images.train(setup, (0, 1), chunk=1)
+        trainings.train(setup, (0, 1), chunk=1)
+    again = trainings.train(setup, (0, 1), chunk=1)
     assert saves == [1, 2, 3, 4]
     plain = lambda leaf: jax.random.key_data(leaf) if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) else leaf
     for a, b in zip(jax.tree.leaves(whole.states), jax.tree.leaves(again.states), strict=True):
@@ -125,10 +126,10 @@ def test_photographs_are_computed_in_shorter_parts(monkeypatch, tasks, iteration
     def advance(put, chunk):
         raise Begun(chunk)
 
-    monkeypatch.setattr(images, "_advance", advance)
+    monkeypatch.setattr(trainings, "_advance", advance)
     setup = images.set_up(Variant("fomaml", around={"filters": 2}), tasks=tasks, setting="3w1s", iterations=iterations)
     with pytest.raises(Begun) as begun:
-        images.train(setup, (0,))
+        trainings.train(setup, (0,))
     assert begun.value.args == (chunk,)
 
 
@@ -137,7 +138,7 @@ def test_photographs_are_computed_in_shorter_parts(monkeypatch, tasks, iteration
 def test_seeds_side_by_side_are_seeds_alone():
     variant = Variant("gem-bml+last-layer", {"meta_batch": 2}, {"filters": 2, "queries": 1})
     setup = images.set_up(variant, tasks="omniglot", setting="3w1s", iterations=3)
-    both, alone = images.train(setup, (4, 5), chunk=3), images.train(setup, (5,), chunk=3)
+    both, alone = trainings.train(setup, (4, 5), chunk=3), trainings.train(setup, (5,), chunk=3)
     for a, b in zip(jax.tree.leaves(both.states.prior.dist), jax.tree.leaves(alone.states.prior.dist), strict=True):
         np.testing.assert_allclose(a[1], b[0], rtol=1e-7, atol=1e-9)
 
@@ -148,23 +149,23 @@ def test_seeds_that_fill_a_card_are_kept_one_by_one(monkeypatch):
     """`calibration` judges the first seed of a table: where all are trained, it finds that one and trains nothing."""
     variant = Variant("gem-bml+last-layer", {"meta_batch": 2}, {"filters": 2, "queries": 1})
     setup = images.set_up(variant, tasks="omniglot", setting="3w1s", iterations=2)
-    both = images.train(setup, (4, 5), chunk=1)
+    both = trainings.train(setup, (4, 5), chunk=1)
     calls = []
-    monkeypatch.setattr(images, "by_turns", lambda function: lambda *given: calls.append(given))
-    alone = images.train(setup, (5,), chunk=1)
+    monkeypatch.setattr(trainings, "by_turns", lambda function: lambda *given: calls.append(given))
+    alone = trainings.train(setup, (5,), chunk=1)
     assert not calls
     for a, b in zip(jax.tree.leaves(both.states.prior.dist), jax.tree.leaves(alone.states.prior.dist), strict=True):
         np.testing.assert_array_equal(a[1], b[0])
     np.testing.assert_array_equal(both.query_nll[1], alone.query_nll[0])
-    images.forget(setup, (4, 5))
-    assert not images.state_folder(setup, (5,)).exists()
+    trainings.forget(setup, (4, 5))
+    assert not trainings.state_folder(setup, (5,)).exists()
 
 
 @pytest.mark.usefixtures("small_omniglot")
 def test_fresh_forgets_the_trainings_of_the_study_alone(tmp_path):
     settings = replace(tiny("omniglot"), literal=())
     cell = few_shot.cells(settings)[0]
-    mine = images.state_folder(few_shot.put(settings, cell), few_shot.seeds_of(settings, cell))
+    mine = trainings.state_folder(few_shot.put(settings, cell), few_shot.seeds_of(settings, cell))
     other = mine.with_name("another")
     for folder in (mine, other):
         folder.mkdir(parents=True)
@@ -216,7 +217,7 @@ def test_answers_that_are_kept_are_judged_without_their_training(monkeypatch):
     first = calibration.measure(settings, cell)
     folder = calibration.parts_folder(settings, cell, settings.seeds[0])
     assert folder.exists()
-    monkeypatch.setattr(images, "train", None)
+    monkeypatch.setattr(trainings, "train", None)
     again = calibration.measure(settings, cell)
     assert json.dumps(study.plain(again)) == json.dumps(study.plain(first))
     calibration.forget(settings, cell)
@@ -247,9 +248,9 @@ def test_all_looks_at_a_training_are_traced_once(monkeypatch):
 def test_fresh_forgets_the_trainings_of_inner_optimisers(tmp_path):
     settings = replace(tiny("inner-optimisers"), steps=(1, 5))
     folders = [
-        images.state_folder(*inner_optimisers.sweep(settings, cell)) for cell in inner_optimisers.cells(settings)
+        trainings.state_folder(*inner_optimisers.sweep(settings, cell)) for cell in inner_optimisers.cells(settings)
     ]
-    other = images.state_folder(*inner_optimisers.sweep(settings, ("adam, fresh for each task", "1")))
+    other = trainings.state_folder(*inner_optimisers.sweep(settings, ("adam, fresh for each task", "1")))
     for folder in (*folders, other):
         folder.mkdir(parents=True)
     study.forget(inner_optimisers.STUDY, settings, tmp_path, only=lambda cell: cell[1] == "5")
@@ -264,7 +265,7 @@ def test_fresh_forgets_the_trainings_that_calibration_judges(tmp_path):
     settings = tiny("calibration")
     trained = replace(settings.trained, seeds=settings.seeds)
     mine, other = (
-        images.state_folder(few_shot.put(trained, cell), few_shot.seeds_of(trained, cell))
+        trainings.state_folder(few_shot.put(trained, cell), few_shot.seeds_of(trained, cell))
         for cell in (("5w1s", "best", name) for name in (settings.methods[0], "maml"))
     )
     for folder in (mine, other):
@@ -282,9 +283,11 @@ def test_a_prior_is_trained_once_for_all_numbers_of_classes_that_it_is_asked_wit
         )
         for setting, trained in (("3w1s", {}), ("2w1s", {"train_ways": 3}), ("3w2s", {"train_shots": 1}))
     )  # fmt: skip
-    assert images.state_folder(wide, (0,)) == images.state_folder(narrow, (0,)) == images.state_folder(more, (0,))
-    assert images.state_folder(wide, (0,)).name.startswith("omniglot-3w1s-gem-bml+-")
+    assert (
+        trainings.state_folder(wide, (0,)) == trainings.state_folder(narrow, (0,)) == trainings.state_folder(more, (0,))
+    )
+    assert trainings.state_folder(wide, (0,)).name.startswith("omniglot-3w1s-gem-bml+-")
     assert images.identity(wide) != images.identity(narrow)
-    one, *others = (images.train(setup, (0,)).states for setup in (wide, narrow, more))
+    one, *others = (trainings.train(setup, (0,)).states for setup in (wide, narrow, more))
     for other in others:
         jax.tree.map(np.testing.assert_array_equal, one.prior, other.prior)

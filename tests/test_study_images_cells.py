@@ -8,7 +8,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments import authors, calibration, calibration_report, few_shot, images, miniimagenet, omniglot, study
+from experiments import (
+    authors,
+    calibration,
+    calibration_report,
+    few_shot,
+    images,
+    miniimagenet,
+    omniglot,
+    study,
+    trainings,
+)
 from experiments.images import PROTOCOLS
 from metaprior.classes import ClassScores
 from metaprior.families import MeanField
@@ -153,9 +163,9 @@ def test_a_prior_that_learned_from_one_image_is_asked_with_five_and_not_trained_
     assert [cell[0] for cell in cells] == ["5w5s", "5w5s"]
     for cell in cells:
         usual = ("5w1s", "best", cell[2])
-        folders = [images.state_folder(few_shot.put(full, each), [2]) for each in (cell, usual)]
+        folders = [trainings.state_folder(few_shot.put(full, each), [2]) for each in (cell, usual)]
         assert folders[0] == folders[1] and few_shot.seeds_of(full, cell) == few_shot.seeds_of(full, usual)
-        assert folders[0] != images.state_folder(few_shot.put(full, ("5w5s", "best", cell[2])), [2])
+        assert folders[0] != trainings.state_folder(few_shot.put(full, ("5w5s", "best", cell[2])), [2])
         made = few_shot.put(full, cell, PROTOCOLS["paper"]).settings
         assert (made.ways, made.shots, made.train_shots, made.queries) == (5, 5, 1, None)
 

@@ -7,7 +7,7 @@ import pytest
 from matplotlib.figure import Figure
 from test_study_images import pictures
 
-from experiments import few_shot, images, long_trials, long_trials_report, omniglot, study
+from experiments import few_shot, images, long_trials, long_trials_report, omniglot, study, trainings
 from experiments.long_trials import META_RATE, ONE_STEP, OWN_HEAD
 from metaprior import data
 
@@ -41,7 +41,7 @@ def test_one_step_is_tried_where_points_take_steps():
 def test_it_runs_from_cells_to_figure_on_validation_classes_alone(monkeypatch, tmp_path):
     found = data.ImageSet("omniglot", pictures(12, 0), pictures(7, 1), pictures(8, 2))
     monkeypatch.setattr(data, "load", lambda name, folder=None: found._replace(test=None))
-    monkeypatch.setattr(images, "STATES", tmp_path / "states")
+    monkeypatch.setattr(trainings, "STATES", tmp_path / "states")
     smoke = STUDY.scales["smoke"]
     settings = replace(smoke, trained=replace(smoke.trained, iterations=2, around=(("filters", 2), ("queries", 1))))
     results = json.loads(json.dumps(study.run(STUDY, settings, scale="smoke")))
