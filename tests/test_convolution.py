@@ -10,7 +10,9 @@ import pytest
 
 from metaprior import settings
 from metaprior.benchmarks.images_problem import Setting, random_pool, set_up
+from metaprior.estimates import keeps_steps
 from metaprior.meta import task_keys
+from metaprior.methods import METHODS
 from metaprior.models import Conv, convolution, noisy_params
 from metaprior.models.convolution import PRODUCTS, aligned, convolve, quickest
 from metaprior.training import initial_state
@@ -116,11 +118,30 @@ def test_a_card_convolves_apart_where_nobody_takes_second_derivatives(monkeypatc
         layers = jax.tree.leaves(params, is_leaf=lambda node: isinstance(node, Conv))
         return {layer.how for layer in layers if isinstance(layer, Conv)}
 
-    found = {name: how(name) for name in ("gem-bml+", "reptile", "maml", "fomaml", "imaml", "gem-bml+last-layer")}
     once, twice = {"apart"}, {"patches"}
-    assert found == {
-        "gem-bml+": once, "reptile": once, "maml": twice, "fomaml": twice, "imaml": twice, "gem-bml+last-layer": once,
-    }  # fmt: skip
+    expected = {"gem-bml+": once, "reptile": once, "gem-bml+last-layer": once} | dict.fromkeys(
+        ("maml", "fomaml", "imaml", "kl-chaser"), twice
+    )
+    assert {name: how(name) for name in expected} == expected
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
+def test_no_method_whose_steps_are_kept_is_said_to_be_differentiated_once(method):
+    """Two rules about one fact: what memory holds, and which convolutions may be taken."""
+    assert not (settings.differentiated_once(method) and keeps_steps(method))
+
+
+@pytest.mark.parametrize("method", ["kl-chaser", "gem-bml+"])
+def test_a_meta_step_can_be_traced_as_a_card_convolves(monkeypatch, method):
+    """Where every convolution is apart that may be: the conditional column goes back through adaptation."""
+    monkeypatch.setattr(convolution, "MANY", 0)
+    with monkeypatch.context() as card:
+        card.setattr(jax, "default_backend", lambda: "gpu")
+        setup = set_up(SETTING, method, precision=None)
+    keys, state = task_keys(jax.random.key(0), SETTING.meta_batch), initial_state(setup)
+    episodes = jax.vmap(lambda key: setup.tasks.sample(key, *random_pool("omniglot", 3, 4)))(keys)
+    after, _ = jax.eval_shape(setup.learner.step, state, keys, episodes)
+    assert jax.tree.structure(after.prior) == jax.tree.structure(state.prior)
 
 
 def test_recomputed_patches_are_not_kept_for_the_backward_pass():
