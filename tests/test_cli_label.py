@@ -184,7 +184,9 @@ def test_what_is_wrong_with_new_pictures_is_said(run, folders, capsys):
     refused(capsys, command(run, folders, "--at", str(folders / "shown")), "holds no pictures to label", "shown/cat")
     (folders / "empty").mkdir()
     refused(
-        capsys, command(run, folders, "--at", str(folders / "empty")), "holds no pictures to label (.jpg, .jpeg, .png)"
+        capsys,
+        command(run, folders, "--at", str(folders / "empty")),
+        "holds no pictures to label (.jpg, .jpeg, .jpe, .jfif, .png), check --at",
     )
     for name in ("cut.png", "html.jpg"):
         (folders / "new" / name).write_bytes((folders / "new" / "cat0.png").read_bytes()[:60])
@@ -198,6 +200,22 @@ def test_what_is_wrong_with_new_pictures_is_said(run, folders, capsys):
         "convert them to JPEG or PNG, or leave",
     )
     assert not (folders / "out").exists()
+
+
+def test_pictures_in_folders_below_are_told(run, folders, capsys):
+    """They are not labelled: a note names their folders, but for that of --out."""
+    (folders / "new" / "dog0.png").rename(folders / "new" / "dog0.jfif")  # what it holds decides how it is read
+    at = ["--at", str(folders / "new"), "--out", str(folders / "new" / "out")]
+    for place in ("week", "a/b", ".trash"):
+        write(folders / "new" / place, "", 31, 1)
+    for _ in range(2):  # the second time, there is a contact sheet in new/out
+        assert main(command(run, folders, *at)) == 0
+        printed = capsys.readouterr()
+        deeper = f"{folders / 'new' / 'week'}, {folders / 'new' / 'a' / 'b'}"
+        assert printed.err == f"note: pictures of {deeper} are not labelled: name one folder at a time with --at\n"
+        assert "6 labelled from 15 pictures" in printed.out and "dog0.jfif" in printed.out
+    write(folders / "only" / "a" / "b", "", 31, 1)
+    refused(capsys, command(run, folders, "--at", str(folders / "only")), f"such as {folders / 'only' / 'a' / 'b'}")
 
 
 def test_what_is_written_is_never_taken_for_a_picture_or_a_class(run, folders, capsys):

@@ -29,10 +29,10 @@ def test_classes_and_pictures_come_sorted(folder):
 
 
 def test_sizes_and_channels(folder):
-    for name in ("a.JPG", "b.jpeg"):
+    for name in ("a.JPG", "b.jpeg", "c.jfif", "d.JPE"):
         (folder / "cat" / name).write_bytes(tiny_data.encoded(RNG.integers(0, 256, (50, 70, 3), np.uint8), "JPEG"))
     found = load_folder(str(folder), size=(20, 30), channels=1)
-    assert found.pixels.shape == (5, 20, 30, 1) and found.counts.tolist() == [3, 2]
+    assert found.pixels.shape == (7, 20, 30, 1) and found.counts.tolist() == [5, 2]
     wanted = Image.fromarray(COLOURS).convert("L").resize((30, 20), Image.Resampling.LANCZOS)
     np.testing.assert_array_equal(found.pixels[-1, ..., 0], np.asarray(wanted))
 
@@ -49,7 +49,7 @@ def test_all_that_cannot_be_used_is_named_at_once(folder):
             f"loose.png in {folder} belongs to no class: move it into the folder of its class",
             f"{folder / 'bird'} holds no pictures: add some, or remove it",
             f"{folder / 'deep'} holds no pictures: its sub-folders do, so {folder / 'deep'} may be the folder to name",
-            f"{folder / 'dog/phone.HEIC'} is neither JPEG nor PNG: convert it, or remove it",
+            f"{folder / 'dog/phone.HEIC'} cannot be read: convert it to JPEG or PNG, or remove it",
             *(problem for problem in caught.value.problems if "cannot be read as a picture" in problem),
         ]
     )
@@ -71,6 +71,29 @@ def test_pictures_below_a_class_are_not_passed_over(folder):
     inner = folder / "cat" / "kittens"
     assert caught.value.problems == (
         f"{inner} lies within a class: move its pictures up into {folder / 'cat'}, or out of {folder}",
+    )
+
+
+@pytest.mark.parametrize("ending", ["jxl", "DNG", "cr2", "NEF", "arw", "webp"])
+def test_pictures_in_other_formats_are_named(folder, ending):
+    tiny_data.write_folder(folder, {f"cat/other.{ending}": b"", "cat/notes.pdf": b""})
+    with pytest.raises(DataError) as caught:
+        load_folder(folder)
+    other = folder / "cat" / f"other.{ending}"
+    assert caught.value.problems == (f"{other} cannot be read: convert it to JPEG or PNG, or remove it",)
+
+
+def test_pictures_are_found_however_deep_they_lie_and_links_in_a_circle_end(folder):
+    tiny_data.write_folder(
+        folder, {f"{place}/0.png": b"" for place in ("cat/a/b", "cat/a/b/c/d", "cat/.hidden", "deep/1/2")}
+    )
+    (folder / "cat" / "a" / "back").symlink_to(folder / "cat")
+    with pytest.raises(DataError) as caught:
+        load_folder(folder)
+    inside = "lies within a class: move its pictures up into"
+    assert caught.value.problems == (
+        *(f"{folder / inner} {inside} {folder / 'cat'}, or out of {folder}" for inner in ("cat/a/b", "cat/a/b/c/d")),
+        f"{folder / 'deep'} holds no pictures: its sub-folders do, so {folder / 'deep' / '1'} may be the folder to name",
     )
 
 

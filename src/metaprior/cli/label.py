@@ -10,7 +10,7 @@ from rich.table import Table
 from metaprior import learned
 from metaprior.cli import console, outputs
 from metaprior.cli.contact_sheet import LIMIT, New, Shown, contact_sheet, likely, percent
-from metaprior.data.folders import READ, UNREAD, class_folders
+from metaprior.data.folders import READ, UNREAD, folders_of_pictures
 from metaprior.data.problems import first_few
 from metaprior.labelled import Labelled, Labeller
 
@@ -29,6 +29,7 @@ def run(
         raise ValueError("which pictures are to be labelled? name a folder of them, or one picture, with --at")
     files = pictures(Path(at))
     _require_apart(out, support, Path(at))
+    below = left_out(Path(at), out)
     with console.waiting("reading pictures, compiling and adapting"):
         prior = learned.load_run(folder)
         labeller = prior.adapt_folder(support, steps=steps, invert=invert)
@@ -39,7 +40,7 @@ def run(
     names = [file.name for file in files]
     outputs.write(out, as_csv(names, found), _sheet(labeller, names, pixels, found))
     beyond = prior.beyond(steps)
-    for line in (*([beyond] if beyond else []), *prior.trained.notes, *labeller.notes):
+    for line in (*below, *([beyond] if beyond else []), *prior.trained.notes, *labeller.notes):
         console.note(line)
     if len(files) > LIMIT:
         console.note(f"{outputs.PICTURE} shows the first {LIMIT} of {len(files)} pictures, {outputs.TABLE} has all")
@@ -60,9 +61,17 @@ def pictures(path: Path) -> list[Path]:
         )
     if files := [file for file in there if file.suffix.lower() in READ]:
         return files
-    deeper = class_folders(path)
-    hint = f"; it holds folders: name one of them, such as {deeper[0]}" if deeper else ", check --at"
+    deeper = next(folders_of_pictures(path), None)
+    hint = f"; folders in it do: name one of them, such as {deeper}" if deeper else ", check --at"
     raise ValueError(f"{path} holds no pictures to label ({', '.join(READ)}){hint}")
+
+
+def left_out(path: Path, out: Path) -> list[str]:
+    """Who names a folder may mean the folders in it, too: a sentence on those with pictures. `out` may be one of them."""
+    below = folders_of_pictures(path) if path.is_dir() else []
+    names = [str(folder) for folder in below if folder.resolve() != out.resolve()]
+    how = "name one folder at a time with --at"
+    return [f"pictures of {first_few(names, 3)} are not labelled: {how}"] if names else []
 
 
 def _require_apart(out: Path, support: Path, at: Path) -> None:

@@ -1,5 +1,6 @@
 """Anyone's pictures: a folder with a sub-folder for each class."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -10,14 +11,21 @@ from metaprior.data.images import Images, Source
 from metaprior.data.pictures import MODES, read_image
 from metaprior.data.problems import DataError, first_few
 
-READ = (".jpg", ".jpeg", ".png")
-UNREAD = (".avif", ".bmp", ".gif", ".heic", ".heif", ".tif", ".tiff", ".webp")  # pictures nonetheless
+READ = (".jpg", ".jpeg", ".jpe", ".jfif", ".png")
+# Pictures nonetheless: named, never passed over.
+UNREAD = tuple(
+    f".{ending}"
+    for ending in (
+        "apng avif bmp gif heic heif hif j2k jif jp2 jxl jxr mpo pbm pgm pnm ppm psd svg tga tif tiff webp "
+        "3fr arw cr2 cr3 crw dcr dng erf gpr iiq kdc mef mos mrw nef nrw orf pef raf raw rw2 rwl sr2 srf srw x3f"
+    ).split()  # the second line: of cameras
+)
 
 
 def load_folder(path: str | Path, *, size: tuple[int, int] = (84, 84), channels: int = 3) -> Images:
-    """The pictures FOLDER/class/*.jpg, *.jpeg and *.png, by class, resized to (height, width).
+    """The pictures FOLDER/class/*.jpg, *.png and so on (`READ`), by class, resized to (height, width).
 
-    Other files are left alone, except for pictures that cannot be used as they are: those are named.
+    Other files are left alone, except for pictures that cannot be used as they are: those are named, however deep they lie.
 
     Raises:
         ValueError: with the names of all files and folders that cannot be used.
@@ -53,6 +61,18 @@ def class_folders(path: Path) -> list[Path]:
     )
 
 
+def folders_of_pictures(path: Path) -> Iterator[Path]:
+    """The folders below this one that hold pictures, however deep; those that links lead back to are not entered again."""
+    entered, waiting = {path.resolve()}, class_folders(path)
+    while waiting:
+        folder = waiting.pop(0)
+        if folder.resolve() not in entered:
+            entered.add(folder.resolve())
+            if _pictures(folder, (*READ, *UNREAD)):
+                yield folder
+            waiting += class_folders(folder)
+
+
 def _pictures(folder: Path, endings: tuple[str, ...]) -> list[Path]:
     found = (file for file in folder.iterdir() if file.suffix.lower() in endings and not file.name.startswith("."))
     return sorted(file for file in found if not file.is_dir())
@@ -67,13 +87,14 @@ def _misplaced(path: Path) -> list[str]:
         problems.append(f"{first_few(loose, 3)} in {path} {words} into the folder of its class")
     for folder in folders:
         for file in _pictures(folder, UNREAD):
-            problems.append(f"{file} is neither JPEG nor PNG: convert it, or remove it")
-        deeper = [inner for inner in class_folders(folder) if _pictures(inner, (*READ, *UNREAD))]
-        if not _pictures(folder, (*READ, *UNREAD)):
-            hint = f"its sub-folders do, so {folder} may be the folder to name" if deeper else "add some, or remove it"
-            problems.append(f"{folder} holds no pictures: {hint}")
-        else:  # whose class would those be?
+            problems.append(f"{file} cannot be read: convert it to JPEG or PNG, or remove it")
+        deeper = folders_of_pictures(folder)
+        if _pictures(folder, (*READ, *UNREAD)):  # whose class would those below be?
             problems += [
                 f"{inner} lies within a class: move its pictures up into {folder}, or out of {path}" for inner in deeper
             ]
+        else:
+            outer = next((inner.parent for inner in deeper), None)
+            hint = f"its sub-folders do, so {outer} may be the folder to name" if outer else "add some, or remove it"
+            problems.append(f"{folder} holds no pictures: {hint}")
     return problems
