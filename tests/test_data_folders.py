@@ -1,5 +1,7 @@
 """Anyone's pictures: read as a person would see them, sorted by class, and never passed over in silence."""
 
+import warnings
+
 import numpy as np
 import pytest
 import tiny_data
@@ -172,6 +174,28 @@ def test_photographs_are_decoded_in_small_without_a_difference_to_see(tmp_path):
         whole = np.asarray(image.resize((84, 84), Image.Resampling.LANCZOS), float)
     difference = np.abs(read_image(path, size=(84, 84), channels=3) - whole)
     assert difference.max() <= 4 and difference.mean() < 0.5
+
+
+def test_large_photographs_are_read_and_what_would_fill_the_memory_is_refused(folder, monkeypatch):
+    """Pillow warns beyond its limit, and refuses beyond twice that: the limit is made small here, the pictures are."""
+    plain = Image.fromarray(GREY).resize((160, 160))
+    large = {f"cat/{number}.jpg": tiny_data.encoded(np.asarray(plain), "JPEG") for number in range(20)}
+    tiny_data.write_folder(folder, large)
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 160 * 160 - 1)
+    filters = list(warnings.filters)
+    assert load_folder(folder, size=(9, 9)).counts.tolist() == [
+        21,
+        2,
+    ]  # in several threads; a warning would be an error
+    assert warnings.filters == filters
+    words = "is too large, it would take too much memory: make it smaller, or remove it"
+    (folder / "cat" / "large.png").write_bytes(tiny_data.encoded(np.asarray(plain)))  # has no draft
+    with pytest.raises(DataError) as caught:
+        load_folder(folder, size=(9, 9))
+    assert caught.value.problems == (f"{folder / 'cat' / 'large.png'} {words}",)
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 160 * 160 // 2 - 1)
+    with pytest.raises(DataError, match=rf"0\.jpg {words}"):
+        load_folder(folder, size=(9, 9))
 
 
 def test_print_colours_and_two_levels(tmp_path):

@@ -1,7 +1,9 @@
 """One picture from a file, as bytes of the size asked for."""
 
 import io
+import warnings
 from pathlib import Path
+from threading import Lock
 
 import numpy as np
 from jaxtyping import UInt8
@@ -10,6 +12,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 FORMATS = ("JPEG", "PNG")
 MODES = {1: "L", 3: "RGB"}  # channels -> Pillow's word
 ROOM = 4  # a JPEG may be decoded at half its size and less, as long as this many times what is wanted remains
+OPENING = Lock()  # which warnings are shown is decided for all threads at once
 
 
 def read_image(path: str | Path, *, size: tuple[int, int], channels: int) -> UInt8[np.ndarray, "H W C"]:
@@ -18,7 +21,7 @@ def read_image(path: str | Path, *, size: tuple[int, int], channels: int) -> UIn
     The picture is stretched to fit, as is usual for miniImageNet; crop it before if that matters.
 
     Raises:
-        ValueError: with the name of a file that is missing or that cannot be decoded to its end.
+        ValueError: with the name of a file that is missing, too large, or cannot be decoded to its end.
     """
     if channels not in MODES or min(size) < 1:
         raise ValueError(f"pictures are read with 1 or 3 channels and at least one pixel, got {channels} and {size}")
@@ -32,6 +35,8 @@ def read_image(path: str | Path, *, size: tuple[int, int], channels: int) -> UIn
         raise ValueError(f"{path} cannot be read ({error.strerror}): make it readable") from None
     try:
         return _decode(data, size, MODES[channels])
+    except Image.DecompressionBombError:
+        raise ValueError(f"{path} is too large, it would take too much memory: make it smaller") from None
     except Exception as error:  # decoders raise whatever a broken file makes them stumble over
         mended = "convert it" if isinstance(error, UnidentifiedImageError) else "replace it by a whole copy"
         raise ValueError(f"{path} cannot be read as a picture ({reason(error)}): {mended}") from None
@@ -50,11 +55,25 @@ def reason(error: Exception) -> str:
 
 def _decode(data: bytes, size: tuple[int, int], mode: str) -> UInt8[np.ndarray, "H W C"]:
     height, width = size
-    with Image.open(io.BytesIO(data), formats=FORMATS) as image:
+    with _opened(data) as image:
         image.draft(None, (ROOM * max(size), ROOM * max(size)))  # many times faster for photographs
+        _require_room(image)
         upright = ImageOps.exif_transpose(image)
         small = _flat(upright, mode).resize((width, height), Image.Resampling.LANCZOS)
     return np.asarray(small, np.uint8).reshape(height, width, -1)
+
+
+def _opened(data: bytes) -> Image.Image:
+    """Without Pillow's warning of many pixels: a draft of a photograph has few. What is beyond all reason it refuses."""
+    with OPENING, warnings.catch_warnings():
+        warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+        return Image.open(io.BytesIO(data), formats=FORMATS)
+
+
+def _require_room(image: Image.Image) -> None:
+    """Refuse what Pillow warns of, as far as it is to be decoded: several threads do so at a time."""
+    if Image.MAX_IMAGE_PIXELS is not None and image.width * image.height > Image.MAX_IMAGE_PIXELS:
+        raise Image.DecompressionBombError
 
 
 def _flat(image: Image.Image, mode: str) -> Image.Image:
