@@ -83,6 +83,23 @@ def test_a_folder_of_classes(tmp_path, capsys):
     assert checked(capsys, folder, "--json")["found"][0]["splits"]["all"]["classes"] == {"cat": 1, "dog": 2}
 
 
+@pytest.mark.parametrize("tables", [["train.csv"], ["train.csv", "test.csv"], ["train.csv", "val.csv", "test.csv"]])
+def test_a_folder_of_classes_may_hold_tables(tmp_path, capsys, tables):
+    """Many people's do: that does not make it an unusable miniImageNet."""
+    picture = tiny_data.encoded(np.zeros((9, 9, 3), np.uint8))
+    folder = tiny_data.write_folder(
+        tmp_path / "photos", {"a/1.png": picture, "b/1.png": picture} | dict.fromkeys(tables, b"")
+    )
+    assert checked(capsys, folder)[0] == f"photos: folder of classes in {folder}"
+
+
+def test_tables_without_their_images_are_no_folder_of_classes(tmp_path, capsys):
+    tiny_data.write_folder(tmp_path, dict.fromkeys(("train.csv", "val.csv", "test.csv"), b""))
+    lines = checked(capsys, tmp_path, code=2)
+    assert lines[0].startswith("miniimagenet: images and CSV files (train.csv, val.csv, test.csv)")
+    assert "the folder images is missing" in lines[2]
+
+
 def test_one_class_alone_is_remarked(tmp_path, capsys):
     folder = tiny_data.write_folder(
         tmp_path / "photos", {"cat/1.png": tiny_data.encoded(np.zeros((9, 9, 3), np.uint8))}

@@ -11,6 +11,7 @@ from jaxtyping import UInt8
 from PIL import Image
 
 from metaprior.data import contents, images
+from metaprior.data.folders import class_folders
 from metaprior.data.images import ImageSet, Source
 from metaprior.data.layouts import Layout, present
 from metaprior.data.packed import read_npz
@@ -63,8 +64,11 @@ def _pickles(folder: Path) -> list[str]:
 
 
 def _public_files(folder: Path) -> list[str]:
-    """A folder `images` alone may be anything."""
-    return present(FOLDER, *TABLES.values())(folder) if present(*TABLES.values())(folder) else []
+    """A folder `images` alone may be anything, and so may tables without it that lie beside folders of classes."""
+    tables = present(*TABLES.values())(folder)
+    if (folder / FOLDER).exists():
+        return [FOLDER, *tables] if tables else []
+    return tables if len(tables) == len(TABLES) and len(class_folders(folder)) < 2 else []
 
 
 LAYOUTS = (
