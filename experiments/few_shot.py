@@ -83,7 +83,6 @@ OWN_HEAD = f"{ONE_STEP} with own head"
 # What may be changed in the best settings to see what it does, by the word for it.
 ASIDE: dict[str, dict[str, Any]] = {
     "float32": {"precision": "float32"},
-    "tf32": {"precision": "tf32"},
     "bf16": {"precision": "bf16"},
     "augmented": {"augmented": True},
     "plain": {"augmented": False},

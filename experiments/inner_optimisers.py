@@ -109,8 +109,8 @@ def measure(settings: Settings, cell: study.Cell) -> study.Results:
     found = judge(sweep(settings, cell)[0], trained.states, num_tasks=settings.validation, split="validation")
     accuracy = np.asarray(found.accuracy, float).mean(axis=1).reshape(len(settings.shares), -1)
     fine = np.reshape(trained.finite, accuracy.shape).all(axis=1)
-    values = np.where(fine, accuracy.mean(axis=1), -1.0)
-    best = int(values.argmax())
+    values = np.where(fine, accuracy.mean(axis=1), np.nan)
+    best = int(np.nan_to_num(values, nan=-1.0).argmax())
     mine = slice(best * len(settings.seeds), (best + 1) * len(settings.seeds))
     put, numbers = sweep(settings, cell, PROTOCOLS["paper"])[0]
     states = jax.tree.map(lambda leaf: leaf[mine], trained.states)
@@ -119,9 +119,12 @@ def measure(settings: Settings, cell: study.Cell) -> study.Results:
     rows = images.rows(tested, setting=words, method=name, protocol="paper")
     rates = rates_of(settings, name)
     curve = {
-        "rates": {str(rate): round(100 * value, 2) for rate, value in zip(rates, values.tolist(), strict=True)},
+        "rates": {
+            str(rate): study.finite(round(100 * value, 2)) for rate, value in zip(rates, values.tolist(), strict=True)
+        },
         "best": rates[best],
         "query_nll": np.round(trained.query_nll[mine].astype(float), 4),
+        "task_accuracy": np.round(100 * tested.accuracy.astype(float).mean(axis=0), 2),
     }
     return {"rows": rows, "curves": {"/".join(cell): curve}}
 
@@ -171,15 +174,28 @@ def remarks(results: study.Results) -> list[str]:
     """Which was best, and what was tried, of the cells that there are."""
     if not shown(results):
         return []
+    curves = results["curves"]
     best = max(shown(results), key=lambda row: row["mean"] or 0.0)
     tried = "; ".join(
-        f"{name.replace('/', ' with ')} steps: rate {curve['best']:g} of {', '.join(curve['rates'])}"
-        for name, curve in results["curves"].items()
+        f"{_called(name)}: rate {curve['best']:g} of {', '.join(curve['rates'])}" for name, curve in curves.items()
     )
-    return [
+    sentences = [
         f"Best: {best['method']} ({best['setting']}), {best['mean'] or 0:.2f} ± {best['ci95'] or 0:.2f} %.",
         f"Rates, chosen on validation classes, the same number for all: {tried}.",
     ]
+    ends = lambda curve: curve["best"] in (min(map(float, curve["rates"])), max(map(float, curve["rates"])))
+    if edges := [_called(name) for name, curve in curves.items() if len(curve["rates"]) > 1 and ends(curve)]:
+        sentences.append(f"At the edge of their rates, beyond which a better one may lie: {'; '.join(edges)}.")
+    # A training that ran away answers nothing right.
+    lost = {name: sum(not (value or 0) > 0 for value in curve["rates"].values()) for name, curve in curves.items()}
+    if ran := [f"{_called(name)} {count} of {len(curves[name]['rates'])}" for name, count in lost.items() if count]:
+        sentences.append(f"Rates at which training left the finite numbers: {'; '.join(ran)}.")
+    return sentences
+
+
+def _called(name: str) -> str:
+    """A cell in words."""
+    return f"{name.replace('/', ' with ')} step{'s' * (not name.endswith('/1'))}"
 
 
 STUDY, run = study.declare(

@@ -100,23 +100,35 @@ TRAINED = {
     "best": "", "trained 20-way": ", trained 20-way", "longer": ", trained longer", "longer 20-way": ", trained 20-way longer",
     few_shot.ONE_PRIOR: ", one prior for all settings",
     few_shot.MORE_STEPS: f", one prior for all settings, {few_shot.STEPS[few_shot.MORE_STEPS]} steps",
+    few_shot.DEEP: ", ResNet-12",
     "its authors’ settings": " at its authors’ settings",
 }  # fmt: skip
 
 
+PICTURED = ("gem-bml+last-layer", "gem-bml+", "maml")
+KINDS = {words: kind for kind, words in few_shot.WORDS.items()}  # of cells, by what rows call them
+
+
 def pictures(load: Load) -> str:
-    """Accuracy on few-shot images in per cent: ours, and what the paper prints of itself."""
-    rows = []
+    """Accuracy on few-shot images in per cent, ours and what the paper prints of itself; and how long each was trained."""
+    rows, lengths = [], []
     for tasks, called in PICTURES.items():
-        for row in load(tasks)["rows"]:
+        results = load(tasks)
+        for row in results["rows"]:
             setting, how = row["setting"].split(", ")[:2]
-            if (
-                row["metric"] in ASKED
-                and how in TRAINED
-                and row["method"] in ("gem-bml+last-layer", "gem-bml+", "maml")
-            ):
-                named = {"method": row["method"] + TRAINED[how], "metric": f"{called} {setting}", "paper": None}
-                rows.append({**row, **named, "setting": ASKED[row["metric"]]})
+            if row["metric"] not in ASKED or how not in TRAINED or row["method"] not in PICTURED:
+                continue
+            named = {"method": row["method"] + TRAINED[how], "metric": f"{called} {setting}", "paper": None}
+            rows.append({**row, **named, "setting": ASKED[row["metric"]]})
+            if row["metric"] == next(iter(ASKED)):
+                trained = results["curves"][f"{setting}/{KINDS.get(how, how)}/{row['method']}"]
+                length = {
+                    "setting": "iterations of training",
+                    "mean": trained["iterations"],
+                    "ci95": None,
+                    "seeds": "–",
+                }
+                lengths.append({**rows[-1], **length})
     rows.sort(key=lambda row: list(ASKED.values()).index(row["setting"]))
     printed = [
         {"setting": "printed in the paper", "method": method, "metric": f"{called} {setting}", "paper": None, "mean": number.mean,
@@ -125,7 +137,7 @@ def pictures(load: Load) -> str:
         for tasks, called in PICTURES.items()
         for setting, number in paper.ACCURACY[tasks][method].items()
     ]  # fmt: skip
-    (made,) = layout.tables([*rows, *printed])
+    (made,) = layout.tables([*rows, *printed, *lengths])
     return "\n\n".join([markdown.table(made), markdown.origin(section.origin(rows))])
 
 

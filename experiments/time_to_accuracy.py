@@ -20,6 +20,7 @@ from metaprior.meta import State, trainer
 from metaprior.settings import Setup
 from metaprior.training import initial_state
 
+EASIER = (95.0, 97.0)  # goals on the way
 CALIBRATED = 50  # tasks that the temperature of a look is fitted on, at most
 DISTURBED = 2.0  # times as long as the quickest part, of the same work: no noise of a card
 
@@ -137,20 +138,35 @@ def figure(results: study.Results) -> Figure:
 
 
 def remarks(results: study.Results) -> list[str]:
-    """Who gets there, and whose clock cannot be trusted."""
-    goal = results["settings"]["goal"]
-    times = {row["method"]: row["mean"] for row in results["rows"] if row["metric"].startswith("seconds to")}
-    told = ", ".join(f"{name} {'not reached' if value is None else f'{value:.0f} s'}" for name, value in times.items())
-    slowest = {name: _slowest(curve["seconds"]) for name, curve in results["curves"].items()}
-    late = [f"{name} ({factor:.1f} times)" for name, factor in slowest.items() if factor > DISTURBED]
-    return [
-        f"Seconds of training until {goal:g} % on validation classes: {told}. Compilation and looks are not counted.",
-        *[
-            f"Disturbed: parts of one training are the same work, and the slowest took far longer than the quickest of "
-            f"{', '.join(late)}. Something else computed meanwhile; undisturbed, these would be quicker."
-        ]
-        * bool(late),
+    """Who gets there, who was stopped on the way, and whose clock cannot be trusted."""
+    settings, curves = results["settings"], results["curves"]
+    told = "; ".join(f"{goal:g} % {_arrivals(curves, goal)}" for goal in (*EASIER, settings["goal"]))
+    sentences = [
+        f"Seconds of training until validation classes are right: {told}. Compilation and looks are not counted."
     ]
+    done = {name: settings["iterations"] // settings["looks"] * len(curve["seconds"]) for name, curve in curves.items()}
+    if stopped := [f"{name} {count:,}" for name, count in done.items() if count < settings["iterations"]]:
+        sentences.append(
+            f"Stopped by the clock after {settings['seconds']:g} s, before the last of {settings['iterations']:,} iterations, "
+            f"with meta-rates that had not decayed yet: {', '.join(stopped)}."
+        )
+    slowest = {name: _slowest(curve["seconds"]) for name, curve in curves.items()}
+    if late := [f"{name} ({factor:.1f} times)" for name, factor in slowest.items() if factor > DISTURBED]:
+        sentences.append(
+            "Disturbed: parts of one training are the same work, and the slowest took far longer than the quickest of "
+            f"{', '.join(late)}. Something else computed meanwhile; undisturbed, these would be quicker."
+        )
+    return sentences
+
+
+def _arrivals(curves: dict[str, Any], goal: float) -> str:
+    """Who gets to an accuracy, and when, the first one first; the others are counted."""
+    first = {
+        name: next((s for s, a in zip(curve["seconds"], curve["accuracy"], strict=True) if a >= goal), None)
+        for name, curve in curves.items()
+    }
+    told = [f"{name} {s:.1f}" for s, name in sorted((s, name) for name, s in first.items() if s is not None)]
+    return ", ".join(told) + f" ({len(told)} of {len(first)} methods)" if told else "by none"
 
 
 def _slowest(seconds: list[float]) -> float:

@@ -228,7 +228,7 @@ def test_a_search_with_another_budget_says_so():
     }
     settings = {"factors": [1], "meta_rates": [1e-3], "seeds": [0], "iterations": 2000}
     said = STUDY.remarks({"settings": settings, "rows": [], "curves": curves})
-    assert said[0].startswith("Every method got 2 settings on each task set")
+    assert said[0].startswith("The grid of every method has 2 settings on each task set")
     assert said[1].endswith("alone: miniimagenet 5w1s maml, resnet12 2 settings of 100 iterations.")
 
 

@@ -8,6 +8,7 @@ from matplotlib.patches import Rectangle
 from experiments import (
     few_shot,
     few_shot_report,
+    image_search,
     images,
     inner_optimisers,
     miniimagenet,
@@ -43,6 +44,12 @@ def test_inner_optimisers_that_are_missing_are_left_out():
     assert middle == {-0.2: 90.0, 0.8: 80.0, 1.2: 95.0}, "where they are when nothing is missing"
     said = inner_optimisers.remarks(given)
     assert said[0] == "Best: natural (5w1s, 5 steps in training), 95.00 ± 1.00 %." and "sgd with 5" not in said[1]
+    assert said[1].endswith("natural with 5 steps: rate 0.1 of 0.1.") and len(said) == 2
+    given["curves"]["sgd/1"] |= {"rates": {"0.1": 90.0, "0.3": None, "1.0": None}}
+    given["curves"]["natural/5"] |= {"rates": {"0.01": 80.0, "0.1": 95.0, "1.0": 90.0}}
+    edge, lost = inner_optimisers.remarks(given)[2:]
+    assert edge == "At the edge of their rates, beyond which a better one may lie: sgd with 1 step."
+    assert lost == "Rates at which training left the finite numbers: sgd with 1 step 2 of 3."
     nothing = optimised()
     assert not inner_optimisers.figure(nothing).axes[0].patches and inner_optimisers.remarks(nothing) == []
 
@@ -122,6 +129,15 @@ def test_remarks_put_an_exact_head_beside_gem_bml_plus():
     assert compared_ones == said[:2] and not any("gem-bml+last-layer" in one for one in said[2:])
 
 
+def test_methods_that_the_search_does_not_know_are_named(monkeypatch):
+    known = {"omniglot/5w1s/maml": {"tried": [{"changes": {}, "accuracy": 90.0, "nll": 1.0}]}}
+    monkeypatch.setattr(image_search, "_results", lambda: {"curves": known})
+    curve = {"task_accuracy": {}, "seeds": [0], "iterations": 5, "finite": [True]}
+    names = ("5w1s/best/maml", "20w1s/best/bmaml", "5w1s/authors/imaml")
+    *_, said = few_shot_report.remarks({"settings": SETTINGS, "rows": [], "curves": dict.fromkeys(names, curve)})
+    assert said == "Rates not searched on these images, but places to start from: bmaml."
+
+
 def test_what_rounding_does_to_accuracy_is_told_task_by_task():
     """Paired: tasks that differ a lot between themselves hide nothing; of a cell without its fellow nothing is said."""
     usual = np.array([50.0, 90.0, 70.0, 30.0])
@@ -147,17 +163,40 @@ def test_what_rounding_does_to_accuracy_is_told_task_by_task():
         "5w1s, maml, float32",
         "5w1s, maml, bf16",
     ]
-    assert told[0].endswith(f"seeds of the two 1 and 3: strict +0.00 ± {half:.2f} (not apart).")
+    assert told[0].endswith(
+        f"seeds of the two 1 and 3, what seeds do not counted: strict +0.00 ± {half:.2f} (not apart)."
+    )
     assert told[1].endswith("strict -3.00 ± 0.00 (worse).")
+
+
+def timed(seconds):
+    """Results of two methods that were looked at twice, one of them with these seconds."""
+    told = {"goal": 99.0, "iterations": 30, "looks": 3, "seconds": 5.0}
+    curves = {
+        "maml": {"seconds": seconds, "accuracy": [90.0, 96.0, 98.0]},
+        "bmaml": {"seconds": [1.0, 2.0, 3.0], "accuracy": [95.0, 99.5, 99.0]},
+    }
+    return {"settings": told, "rows": [], "curves": curves}
 
 
 @pytest.mark.parametrize(("seconds", "factor"), [([2.0, 3.9, 6.0], None), ([2.0, 4.0, 14.0], "5.0")])
 def test_a_clock_that_something_else_held_up_is_told(seconds, factor):
     """Parts of a training are the same work: 2, 1.9 and 2.1 seconds are noise, 10 after 2 are not."""
-    row = study.row(setting="s", method="maml", metric="seconds to 99 %", mean=None)
-    curves = {
-        "maml": {"seconds": seconds, "accuracy": [90.0, 91.0, 92.0]},
-        "bmaml": {"seconds": [1.0, 2.0], "accuracy": [1.0, 2.0]},
-    }
-    _, *said = time_to_accuracy.remarks({"settings": {"goal": 99}, "rows": [row], "curves": curves})
+    _, *said = time_to_accuracy.remarks(timed(seconds))
     assert len(said) == (factor is not None) and all(f"of maml ({factor} times)." in one for one in said)
+
+
+def test_who_gets_there_first_and_who_was_stopped_is_told():
+    """Ten iterations a look: after two of three looks, twenty are done."""
+    given = timed([2.0, 4.0, 6.0])
+    assert "right: 95 % bmaml 1.0, maml 4.0 (2 of 2 methods); 97 % bmaml 2.0, maml 6.0 (2 of 2 methods); " in (
+        said := time_to_accuracy.remarks(given)[0]
+    )
+    assert "; 99 % bmaml 2.0 (1 of 2 methods). " in said
+    given["curves"]["maml"] = {"seconds": [2.0, 4.0], "accuracy": [90.0, 91.0]}
+    _, stopped = time_to_accuracy.remarks(given)
+    assert stopped.startswith("Stopped by the clock after 5 s, before the last of 30 ") and stopped.endswith(
+        ": maml 20."
+    )
+    given["curves"].pop("bmaml")
+    assert "95 % by none; " in time_to_accuracy.remarks(given)[0]
