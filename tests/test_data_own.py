@@ -3,13 +3,14 @@
 import shutil
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 import tiny_photos
 from PIL import Image
 
 from metaprior import training
-from metaprior.cli import main
+from metaprior.cli import main, train
 from metaprior.data import load_own
 
 SIZE = {"size": (84, 84), "channels": 3}
@@ -64,35 +65,70 @@ def test_too_few_classes_are_refused_in_words(folder):
 FLAGS = "--method gem-bml+last-layer --ways 2 --queries 2 --filters 2 --meta-batch 1 --iterations 2 --chunk 1".split()
 
 
-def test_too_few_pictures_for_calibration_are_found_out_before_training(folder, tmp_path, capsys, monkeypatch):
+@pytest.fixture
+def run(folder, tmp_path):
+    """The command that learns from the folder."""
+    return ["train", "images", "--data-dir", str(folder), "--out", str(tmp_path / "run"), *FLAGS]
+
+
+def test_a_prior_is_calibrated_on_as_many_queries_as_there_are_pictures(folder, run, capsys, monkeypatch):
+    """Evaluation usually asks for fifteen beside the shot; here are three, and then two."""
+    asked = []
+    monkeypatch.setattr(train, "estimated", lambda setup, done: asked.append(setup) or "estimated")
+    kept = (*load_own(folder, **SIZE).validation.classes, *load_own(folder, **SIZE).test.classes)
+    for left in (4, 3):
+        assert main([*run, "--estimate"]) == 0
+        found = capsys.readouterr().err
+        assert found.startswith(f"note: a class kept for validation or testing has {left} pictures")
+        assert f"on {left - 1} images of each class instead of 15" in found and found.count("\n") == 1
+        for split in ("validation", "test"):
+            episode = jax.eval_shape(asked[-1].tasks.evaluation, jax.random.key(0), *asked[-1].tasks.pool(split))
+            assert episode.query.x.shape[0] == 2 * (left - 1)
+        (folder / kept[-1] / "3.png").unlink(missing_ok=True)
+
+
+def test_as_many_queries_as_usual_are_no_news(folder, run, capsys, monkeypatch):
+    monkeypatch.setattr(train, "estimated", lambda setup, done: "estimated")
+    for file in list(folder.rglob("0.png")):
+        for number in range(4, 16):
+            shutil.copy(file, file.with_name(f"{number}.png"))
+    assert main([*run, "--estimate"]) == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_too_few_pictures_for_calibration_are_found_out_before_training(folder, run, capsys, monkeypatch):
+    """What is advised can be done: with a single picture of a class there is nothing to lower."""
     monkeypatch.setattr(training, "train", lambda *args, **flags: pytest.fail("trained in vain"))
-    run = ["train", "images", "--data-dir", str(folder), "--out", str(tmp_path / "run"), *FLAGS]
-    assert main(run) == 2  # three of each class are enough to train; evaluation asks for fifteen beside the shot
-    found = capsys.readouterr().err
-    assert "of the validation split has 4 images and a task needs 16 of each class: lower --shots or" in found
-    assert found.endswith("or add images\n")
     assert main([*run, "--ways", "3"]) == 2
     assert (
         "the validation split has 2 classes and a task needs 3: lower --ways, or add classes" in capsys.readouterr().err
     )
-    assert not (tmp_path / "run").exists()
+    name = load_own(folder, **SIZE).validation.classes[0]
+    for number in (1, 2, 3):
+        (folder / name / f"{number}.png").unlink()
+    said = f"metaprior: class {name} of the validation split has 1 images and a task needs"
+    for shots, advice in ((1, "2 of each class: add images"), (2, "3 of each class: lower --shots, or add images")):
+        assert main([*run, "--shots", str(shots)]) == 2
+        assert capsys.readouterr().err == f"{said} {advice}\n"
+    assert not Path(run[run.index("--out") + 1]).exists()
 
 
 @pytest.mark.slow
-def test_a_prior_is_learned_from_a_folder_on_the_command_line(folder, tmp_path, capsys):
-    for kind in range(12):
-        for number, drawing in enumerate(tiny_photos.drawings(kind, 16)):
-            Image.fromarray(drawing[..., 0]).convert("RGB").save(folder / f"kind{kind:02d}" / f"{number}.png")
-    run = str(tmp_path / "run")
-    assert main(["train", "images", "--data-dir", str(folder), "--out", run, *FLAGS]) == 0
+def test_a_prior_is_learned_from_a_folder_on_the_command_line(folder, run, tmp_path, capsys):
+    assert main(run) == 0
     lines = [line.rstrip().split(maxsplit=1) for line in capsys.readouterr().out.splitlines()]
     assert ["calibrated", "probabilities, on classes kept for validation"] in lines
     assert not [words for words in lines if words[0] == "noise"]  # of curves; classes have none
     (nll,) = [words[1] for words in lines if words[:1] == ["query"]]
     assert "not the NLL of its probabilities" in nll
-    assert lines[-1][1].startswith(f"adapt {run} EXAMPLES --at NEW")
-    adapt = ["adapt", run, str(folder), "--at", str(folder / "kind00"), "--out", str(tmp_path / "labelled")]
+    learned = str(tmp_path / "run")
+    assert lines[-1][1].startswith(f"adapt {learned} EXAMPLES --at NEW")
+    adapt = ["adapt", learned, str(folder), "--at", str(folder / "kind00"), "--out", str(tmp_path / "labelled")]
     assert main(adapt) == 0 and (tmp_path / "labelled" / "predictions.csv").exists()
+    evaluate = ["evaluate", learned, "--tasks-count", "2", "--steps", "1"]
+    assert main(evaluate) == 2  # asks for fifteen queries, where training has made do with three
+    assert "a task needs 16 of each class: lower --queries (of metaprior evaluate), or add" in capsys.readouterr().err
+    assert main([*evaluate, "--queries", "3"]) == 0
 
 
 @pytest.mark.parametrize(("classes", "ways"), [(29, 5), (10, 2)])

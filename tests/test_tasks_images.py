@@ -191,8 +191,14 @@ def test_a_split_that_cannot_fill_a_task_is_refused_in_words():
         ValueError, match="class class0 of the train split has 8 images and a task needs 9 of each class"
     ):
         tiny_tasks(shots=5, queries=4).pool("train")
-    with pytest.raises(ValueError, match=r"lower --shots or --queries \(of metaprior evaluate\), or add images"):
+    with pytest.raises(ValueError, match=r": lower --shots or --queries \(of metaprior evaluate\), or add images"):
         tiny_tasks(shots=5, queries=1, eval_queries=4).pool("validation")
+    with pytest.raises(ValueError, match=r": lower --queries, or add images"):
+        tiny_tasks(shots=1, queries=8).pool("train")
+    with pytest.raises(ValueError, match=r": lower --train-shots, or add images"):
+        tiny_tasks(train_shots=8, queries=1).pool("train")
+    with pytest.raises(ValueError, match=r"has 1 images and a task needs 2 of each class: add images"):
+        tiny_tasks(1, shots=1, eval_queries=1).pool("test")
 
 
 def test_targets_are_centred_one_hot_rows():

@@ -18,12 +18,14 @@ from metaprior.cli import console, exhausted, job, summary
 from metaprior.cli.arguments import parse
 from metaprior.cli.estimate import estimated
 from metaprior.cli.unused import require_tasks, require_used
+from metaprior.data.own import fewest_kept
 from metaprior.meta import State
 from metaprior.predict import Calibration
 from metaprior.rl import progress
 from metaprior.rl.named import ENVIRONMENTS
 from metaprior.settings import TASK_SETS, WATCH_EVERY, Settings, Setup, as_dict, assemble, from_dict, usual
 from metaprior.tasks import IMAGE_SETS
+from metaprior.tasks.image_sets import EVAL_QUERIES, OWN
 
 HELP = """Learn a prior from many small tasks, into a run folder.
 
@@ -141,6 +143,8 @@ def _run(asked: Train, argv: list[str], *, many: bool) -> int:
     if not asked.resume:
         require_used(asked.settings.checked())
     setup = assemble(asked.settings.checked())
+    if (queries := _fewer_queries(setup)) is not None:
+        setup = assemble(setup.settings, eval_queries=queries)
     if setup.tasks.elsewhere:
         setup.tasks.pool("train")  # says so, before there is a folder
     if setup.tasks.shape is not None:
@@ -164,6 +168,22 @@ def _run(asked: Train, argv: list[str], *, many: bool) -> int:
     with estimates.explained(setup), opened(setup, folder, resume=asked.resume) as folder_run:
         train_into(setup, folder_run, quiet=asked.quiet, **flags)
     return 0
+
+
+def _fewer_queries(setup: Setup) -> int | None:
+    """Query images of each class to calibrate on, where a folder of one's own has not as many as usual; with a note."""
+    if setup.settings.tasks != OWN or setup.settings.data_dir is None:
+        return None
+    found = fewest_kept(setup.settings.data_dir)
+    queries = max(found - setup.tasks.shots, 1)
+    if queries >= EVAL_QUERIES:
+        return None
+    if found > setup.tasks.shots and processes.first():
+        console.note(
+            f"a class kept for validation or testing has {found} pictures: probabilities are calibrated on {queries} images "
+            f"of each class instead of {EVAL_QUERIES}; metaprior evaluate --queries {queries} judges with as many"
+        )
+    return queries
 
 
 def _mesh(devices: str | None, *, many: bool) -> Mesh | None:

@@ -35,7 +35,7 @@ def load_folder(path: str | Path, *, size: tuple[int, int] = (84, 84), channels:
         raise ValueError(f"{path} is not a folder: name one that holds a sub-folder with pictures for each class")
     if channels not in MODES or min(size) < 1:
         raise ValueError(f"pictures are read with 1 or 3 channels and at least one pixel, got {channels} and {size}")
-    classes = {folder.name: _pictures(folder, READ) for folder in class_folders(path)}
+    classes = {folder.name: pictures(folder) for folder in class_folders(path)}
     problems = _misplaced(path)
 
     def read(name: str, room: UInt8[np.ndarray, "N H W C"]) -> list[str]:
@@ -68,12 +68,13 @@ def folders_of_pictures(path: Path) -> Iterator[Path]:
         folder = waiting.pop(0)
         if folder.resolve() not in entered:
             entered.add(folder.resolve())
-            if _pictures(folder, (*READ, *UNREAD)):
+            if pictures(folder, (*READ, *UNREAD)):
                 yield folder
             waiting += class_folders(folder)
 
 
-def _pictures(folder: Path, endings: tuple[str, ...]) -> list[Path]:
+def pictures(folder: Path, endings: tuple[str, ...] = READ) -> list[Path]:
+    """Files in a folder with such endings, but for hidden ones."""
     found = (file for file in folder.iterdir() if file.suffix.lower() in endings and not file.name.startswith("."))
     return sorted(file for file in found if not file.is_dir())
 
@@ -82,14 +83,14 @@ def _misplaced(path: Path) -> list[str]:
     """Pictures that would be passed over, and classes without any."""
     folders = class_folders(path)
     problems = [] if folders else [f"{path} has no sub-folders: make one for each class, with its pictures in it"]
-    if loose := [file.name for file in _pictures(path, (*READ, *UNREAD))]:
+    if loose := [file.name for file in pictures(path, (*READ, *UNREAD))]:
         words = "belongs to no class: move it" if len(loose) == 1 else "belong to no class: move each"
         problems.append(f"{first_few(loose, 3)} in {path} {words} into the folder of its class")
     for folder in folders:
-        for file in _pictures(folder, UNREAD):
+        for file in pictures(folder, UNREAD):
             problems.append(f"{file} cannot be read: convert it to JPEG or PNG, or remove it")
         deeper = folders_of_pictures(folder)
-        if _pictures(folder, (*READ, *UNREAD)):  # whose class would those below be?
+        if pictures(folder, (*READ, *UNREAD)):  # whose class would those below be?
             problems += [
                 f"{inner} lies within a class: move its pictures up into {folder}, or out of {path}" for inner in deeper
             ]

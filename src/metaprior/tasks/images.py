@@ -95,12 +95,12 @@ def image_tasks(
     def pool(split: str) -> tuple[UInt8[np.ndarray, "M H W C"], Int[np.ndarray, "K I"]]:
         images: Images = getattr(image_set(), split)
         trains = split == "train"
-        needed = learned_shots + queries if trains else shots + eval_queries
         require_enough(
             images,
             split,
             ways=learned_ways if trains else ways,
-            images_per_class=needed,
+            shots=learned_shots if trains else shots,
+            queries=queries if trains else eval_queries,
             flag="--train-ways" if trains and train_ways is not None else "--ways",
             shots_flag="--train-shots" if trains and train_shots is not None else "--shots",
         )
@@ -175,18 +175,26 @@ def member_table(images: Images) -> Int[np.ndarray, "K I"]:
 
 
 def require_enough(
-    images: Images, split: str, *, ways: int, images_per_class: int, flag: str = "--ways", shots_flag: str = "--shots"
+    images: Images,
+    split: str,
+    *,
+    ways: int,
+    shots: int,
+    queries: int,
+    flag: str = "--ways",
+    shots_flag: str = "--shots",
 ) -> None:
-    """Refuse a split that cannot fill a task; the flags are those that its numbers of classes and of images come from."""
+    """Refuse a split that cannot fill a task; the flags are those that its numbers of classes and of shots come from."""
     if len(images.classes) < ways:
         raise ValueError(
             f"the {split} split has {len(images.classes)} classes and a task needs {ways}: lower {flag}, or add classes"
         )
-    if (least := int(images.counts.min())) < images_per_class:
-        name = images.classes[int(images.counts.argmin())]
+    if (least := int(images.counts.min())) < shots + queries:
+        queries_flag = "--queries" if split == "train" else "--queries (of metaprior evaluate)"
+        fewer = " or ".join(word for word, number in ((shots_flag, shots), (queries_flag, queries)) if number > 1)
         raise ValueError(
-            f"class {name} of the {split} split has {least} images and a task needs {images_per_class} of each class: "
-            f"lower {shots_flag} or --queries{'' if split == 'train' else ' (of metaprior evaluate)'}, or add images"
+            f"class {images.classes[int(images.counts.argmin())]} of the {split} split has {least} images and a task needs "
+            f"{shots + queries} of each class: {fewer and f'lower {fewer}, or '}add images"
         )
 
 
