@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from tiny_images import SIDE, image_set, images
 
+from metaprior.data import Images, ImageSet
 from metaprior.tasks.augmentation import augmented_characters
 from metaprior.tasks.images import (
     Look,
@@ -128,6 +129,31 @@ def test_characters_are_varied_in_training_alone():
     assert len({as_bytes(data.query) for data in (before, changed, other)}) == 3
     by_hand = augmented_characters(jax.random.split(key)[1], before, classes=3)
     np.testing.assert_allclose(changed.query.x, by_hand.query.x, rtol=1e-12)
+
+
+@pytest.mark.parametrize("characters", [False, True])
+def test_support_and_query_share_no_image_where_they_are_varied(characters):
+    """Each image is of one grey, its own, which no shift, turn or mirror changes: it tells the image and the class."""
+    counts = np.array([6, 7, 6, 9, 6, 8], np.int32)
+    greys = np.arange(counts.sum(), dtype=np.uint8)
+    pixels = np.broadcast_to(greys[:, None, None, None], (len(greys), 12, 12, 1))
+    split = Images(pixels, (np.cumsum(counts) - counts).astype(np.int32), counts, tuple("abcdef"))
+    look = Look(characters=characters, augmented=True)
+    options: dict[str, Any] = {"look": look, "ways": 4, "shots": 2, "queries": 4, "eval_queries": 1}
+    tasks = image_tasks("greys", "", lambda: ImageSet("greys", split, split, split), shape=(12, 12, 1), **options)
+    (support, labels), (query, asked) = draws(tasks, "train", 500)
+    x = np.rint(np.concatenate([support, query], axis=1) * 255).astype(int)
+    assert (x == x[..., :1, :1, :]).all()  # of one grey still
+    found, kinds = x[..., 0, 0, 0], np.repeat(np.arange(6), counts)
+    assert all(len(set(episode)) == 4 * 6 for episode in found.tolist())
+    labels = np.concatenate([labels, asked], axis=1)
+    for each in (
+        kinds[found],
+        labels,
+        4 * kinds[found] + labels,
+    ):  # four classes, four labels, and four pairs of the two
+        assert all(len(set(episode)) == 4 for episode in each.tolist())
+    assert set(found.ravel().tolist()) == set(greys.tolist())
 
 
 def test_the_first_of_a_shuffle_are_different_and_present():
