@@ -118,7 +118,7 @@ def test_what_cannot_be_is_refused_in_words():
         tiny_tasks(ways=7, train_ways=3).pool("validation")
     with pytest.raises(ValueError, match="train_shots must be a whole number >= 0, got -1"):
         tiny_tasks(train_shots=-1)
-    with pytest.raises(ValueError, match="a task needs 99 of each class: lower --train-shots or --queries"):
+    with pytest.raises(ValueError, match="a task needs 99 of each class: lower --train-shots, or add images"):
         tiny_tasks(ways=3, train_shots=98, queries=1).pool("train")
     tiny_tasks(ways=3, train_ways=12).pool("validation")  # has six: enough for what is asked of it
     with pytest.raises(ValueError, match="each of 8 class numbers cannot be judged with 3: leave out --train-ways"):
