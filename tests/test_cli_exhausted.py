@@ -5,17 +5,21 @@ import shlex
 from pathlib import Path
 
 import jax
+import numpy as np
 import pytest
+import tiny_photos
 import tiny_study
 
 import experiments
 from experiments import side_by_side, study
-from metaprior import evaluation, policies, training
+from metaprior import estimates, evaluation, policies, training
 from metaprior.cli import COMMANDS, act, adapt, evaluate, exhausted, label, main, quickstart, reproduce
+from metaprior.labelled import BATCH as TOGETHER
 from metaprior.learned import Learned
 
 pytestmark = pytest.mark.usefixtures("quick_compile_here", "few_validation_tasks")
 FLAG = re.compile(r"--[a-z-]+")
+BYTES = re.compile(r"metaprior: out of memory \([^()]*[0-9] [kMGT]?B[^()]*\): ")  # what was needed, in brackets
 TINY = ["train", "sinusoid", "--hidden", "4", "--iterations", "2", "--chunk", "2", "--quiet"]
 
 
@@ -47,7 +51,7 @@ def complaint(capsys, argv):
     capsys.readouterr()
     assert main(argv) == 1
     err = capsys.readouterr().err
-    assert err.startswith("metaprior: out of memory: ") and err.count("\n") == 1
+    assert BYTES.match(err) and err.count("\n") == 1
     assert "RESOURCE_EXHAUSTED" not in err
     return err
 
@@ -65,22 +69,33 @@ def test_evaluate(folder, monkeypatch, capsys):
     monkeypatch.setattr(evaluation, "evaluate", full)
     err = complaint(capsys, ["evaluate", folder, "--steps", "3", "--tasks-count", "70"])
     tasks = f"--tasks-count (70, of which up to {evaluation.TOGETHER} are judged at a time)"
-    assert f": lower --queries, --steps (3) or {tasks}, or use a machine with more\n" in err
-    assert "leave out --views, lower --queries (9), " in evaluate.less(
-        evaluate.Evaluate(Path(folder), views=True, queries=9)
-    )
-    assert set(FLAG.findall(err)) | {"--views"} <= flags_of(capsys, "evaluate")
+    assert f": lower --queries, --shots, --steps (3) or {tasks}, or use a machine with more\n" in err
+    total = estimates.size(estimates.of_evaluation(training.open_state(folder)[0], steps=3, num_tasks=70).total)
+    assert f"(the program that judges tasks needs {total}, " in err
+    asked = evaluate.Evaluate(Path(folder), views=True, queries=9, ways=20)
+    of_images = evaluate.less(asked, images=True)
+    assert of_images.startswith("leave out --views, lower --queries (9), --shots, --ways (20), --steps (10) or ")
+    assert set(FLAG.findall(err + of_images)) <= flags_of(capsys, "evaluate")
+
+
+def test_evaluate_of_a_run_that_cannot_even_be_opened(folder, monkeypatch, capsys):
+    """There is nothing yet to compile: what XLA asked for is told."""
+    monkeypatch.setattr(training, "open_trained", full)
+    assert " (137 GB were asked for in one piece): lower --queries" in complaint(capsys, ["evaluate", folder])
 
 
 def test_calibration_of_another_way_to_ask(folder, monkeypatch, capsys):
     monkeypatch.setattr(evaluation, "calibrate_steps", full)
-    assert "lower --queries (7), " in complaint(capsys, ["evaluate", folder, "--queries", "7"])
+    err = complaint(capsys, ["evaluate", folder, "--queries", "7"])
+    assert "(the program that judges tasks needs " in err and "lower --queries (7), " in err
 
 
 def test_adapt(folder, points, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(Learned, "adapt", full)
     err = complaint(capsys, ["adapt", folder, points, "--out", str(tmp_path / "out")])
     assert f"give fewer points in {points}, or fewer inputs with --at ({adapt.BATCH} are predicted at a time)" in err
+    total = estimates.size(adapt.of_points(adapt.Adapt(Path(folder), Path(points), tmp_path)).total)
+    assert f"(adapting and predicting at the least needs {total}, " in err
     assert not (tmp_path / "out").exists()
 
 
@@ -91,6 +106,24 @@ def test_adapt_to_pictures(folder, points, monkeypatch, capsys, flags, words):
     err = complaint(capsys, ["adapt", folder, points, "--out", "out", *flags])
     assert words in err and f"class in {points}" in err
     assert set(FLAG.findall(err)) <= flags_of(capsys, "adapt")
+
+
+def test_bytes_of_pictures_are_those_of_the_ones_looked_at_together(tmp_path):
+    """Each picture more to label takes its own bytes among the arguments; answered one by one, up to a batch of them."""
+    run = tiny_photos.untrained(tmp_path / "run", method="gem-bml+last-layer")
+    for name, count in {"shown/cat": 2, "shown/dog": 3, "few": 4, "batch": TOGETHER, "many": TOGETHER + 9}.items():
+        (tmp_path / name).mkdir(parents=True)
+        for number in range(count):
+            (tmp_path / name / f"{number}.png").touch()  # they are counted, not read
+
+    def arguments(new, **flags):
+        asked = adapt.Adapt(run, tmp_path / "shown", tmp_path / "out", at=str(tmp_path / new), **flags)
+        return adapt.of_pictures(asked).arguments
+
+    picture = 28 * 28 * np.dtype(float).itemsize
+    assert arguments("batch") - arguments("few") == (TOGETHER - 4) * picture
+    assert arguments("many") == arguments("batch")
+    assert arguments("many", transductive=True) - arguments("few", transductive=True) == (TOGETHER + 5) * picture
 
 
 def test_agents(folder, monkeypatch, capsys):

@@ -7,16 +7,22 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import pytest
+import tiny_photos
 from tiny_images import SIDE, image_set
 
-from metaprior import estimates, methods, training
+from metaprior import estimates, evaluation, methods, training
 from metaprior.cli import main, train
 from metaprior.settings import Settings, assemble
 from metaprior.tasks.images import image_tasks
 from metaprior.training import initial_state
+from metaprior.types import Data
 
 SETTINGS = Settings(method="maml", hidden=(4,), iterations=1000)
 MEMORY = Path("/proc/meminfo")
+FIRST = "memory.limit_in_bytes"  # as the first version of control groups calls it
+TO_LOWER = (
+    "lower --meta-batch (5), --queries (10), --shots (10), --hidden (4), --steps (5: maml keeps every inner step)"
+)
 
 
 @pytest.fixture(scope="module")
@@ -79,11 +85,65 @@ def test_memory_of_the_device_is_told_where_it_is_known(monkeypatch, setup):
     assert estimates.memory(setup).device == 2**20
 
 
-@pytest.mark.skipif(not MEMORY.exists(), reason=f"there is no {MEMORY} here to compare with")
-def test_a_processor_has_the_memory_of_its_machine(setup):
+def of_machine():
     told = MEMORY.read_text().splitlines()
-    kilobytes = int(next(line for line in told if line.startswith("MemTotal")).split()[1])
-    assert estimates.memory(setup).device == 1024 * kilobytes
+    return 1024 * int(next(line for line in told if line.startswith("MemTotal")).split()[1])
+
+
+@pytest.mark.skipif(not MEMORY.exists(), reason=f"there is no {MEMORY} here to compare with")
+@pytest.mark.parametrize(("allowed", "there"), [([], of_machine), ([2**62], of_machine), ([2**62, 5000], lambda: 5000)])
+def test_a_processor_has_the_memory_of_its_machine_or_as_much_as_it_may_take(monkeypatch, setup, allowed, there):
+    monkeypatch.setattr(estimates, "_limits", lambda: iter(allowed))
+    assert estimates.memory(setup).device == there()
+
+
+@pytest.mark.parametrize(
+    ("membership", "files", "limits"),
+    [
+        ("0::/\n", {"memory.max": "8000000\n"}, [8_000_000]),  # a container, by the second version
+        ("0::/\n", {"memory.max": "max\n"}, []),
+        ("0::/jobs/7/step\n", {"jobs/7/step/memory.max": "max", "jobs/7/memory.max": "5", "memory.max": "9"}, [5, 9]),
+        ("9:name=systemd:/\n4:memory:/a\n0::/\n", {f"memory/a/{FIRST}": "7", f"memory/b/{FIRST}": "1"}, [7]),
+        ("4:memory:/docker/3f\n", {f"memory/{FIRST}": "6"}, [6]),  # a container, which sees nothing above itself
+        ("", {"memory.max": "1"}, []),
+    ],
+)  # fmt: skip
+def test_limits_are_those_of_the_groups_that_the_process_is_in(tmp_path, monkeypatch, membership, files, limits):
+    (tmp_path / "cgroup").write_text(membership)
+    for name, text in files.items():
+        (tmp_path / "groups" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "groups" / name).write_text(text)
+    monkeypatch.setattr(estimates, "MEMBERSHIP", tmp_path / "cgroup")
+    monkeypatch.setattr(estimates, "GROUPS", tmp_path / "groups")
+    assert list(estimates._limits()) == limits
+    monkeypatch.setattr(estimates, "MEMBERSHIP", tmp_path / "not Linux")
+    assert list(estimates._limits()) == []
+
+
+def test_judging_keeps_all_tasks_of_a_batch(setup):
+    """As many tasks again at a time take twice the memory; tasks beyond a batch take their place one batch after another."""
+    one, two, batch, more = (
+        estimates.of_evaluation(setup, steps=1, num_tasks=count).temporaries
+        for count in (5, 10, evaluation.TOGETHER, 4 * evaluation.TOGETHER)
+    )
+    assert 1.7 * one < two < 2.3 * one and batch < more < 2 * batch
+
+
+def test_judging_images_has_them_at_hand():
+    setup = tiny_photos.setup(method="gem-bml+last-layer")
+    found = estimates.of_evaluation(setup, steps=1, num_tasks=1)
+    images = 6 * tiny_photos.PER_CLASS * (tiny_photos.SIDE**2 + 4)  # of the test split, and their numbers
+    assert found.pool == images and images < found.arguments < found.total
+
+
+def test_adapting_keeps_the_covariances_of_the_support(setup):
+    """Conditioning on n points takes n × n numbers, more than all else here, and their factors."""
+    column = lambda rows: jax.ShapeDtypeStruct((rows, 1), float)
+    bytes_of = lambda rows: (
+        estimates.of_adaptation(setup, Data(column(rows), column(rows)), column(3), steps=1).temporaries
+    )
+    assert 8 * 1000**2 < bytes_of(1000) < 8 * 8 * 1000**2
+    assert 3 < bytes_of(2000) / bytes_of(1000) < 4.1
 
 
 def test_what_does_not_fit_is_not_begun(monkeypatch, setup):
@@ -119,9 +179,7 @@ def test_the_command_prints_and_makes_no_folder(tmp_path, monkeypatch, capsys):
     out = " ".join(capsys.readouterr().out.split())
     assert "memory 12.5 GB" in out and "arguments 2 GB, 1.5 GB of it images" in out and "device 8 GB in all" in out
     assert "time 1.5 h for 1,000 iterations of 5.4 s (10 s to compile)" in out
-    assert (
-        "too much lower --meta-batch (5), --queries (10), --hidden (4), --steps (5: maml keeps every inner step)" in out
-    )
+    assert f"too much {TO_LOWER}" in out
 
 
 def _card(iterations):
@@ -169,9 +227,7 @@ def test_out_of_memory_is_one_line_with_bytes_and_knobs(tmp_path, monkeypatch, c
     total = estimates.size(estimates.memory(assemble(dataclasses.replace(SETTINGS, iterations=10))).total)
     assert out == "" and err.count("\n") == 1
     assert err.startswith(f"metaprior: out of memory (a compiled chunk needs {total}, ")
-    assert err.endswith(
-        ": lower --meta-batch (5), --queries (10), --hidden (4), --steps (5: maml keeps every inner step)\n"
-    )
+    assert err.endswith(f": {TO_LOWER}\n")
 
 
 def test_other_errors_are_left_alone(setup):
@@ -181,17 +237,52 @@ def test_other_errors_are_left_alone(setup):
         raise KeyError("x")
 
 
-def test_advice_without_bytes_where_not_even_compiling_works(monkeypatch, setup):
+def test_where_not_even_compiling_works_what_was_asked_for_is_told(monkeypatch, setup):
     def no_memory(setup):
         raise exhausted()
 
     monkeypatch.setattr(estimates, "memory", no_memory)
-    assert estimates.advice(setup).startswith("out of memory: lower --meta-batch (5), ")
+    said = estimates.advice(setup, exhausted())
+    assert said == f"out of memory (137 GB were asked for in one piece): {TO_LOWER}"
+    assert estimates.advice(setup, ValueError("?")) == f"out of memory: {TO_LOWER}"
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("RESOURCE_EXHAUSTED: Out of memory allocating 512 bytes.", "512 B"),  # as processors say it
+        ("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 12.50GiB.", "13.4 GB"),
+        ("1 of 4 cells failed; first: RESOURCE_EXHAUSTED: Out of memory while trying to allocate 3.0KiB", "3.07 kB"),
+    ],
+)
+def test_what_was_asked_for(words, told):
+    assert estimates.asked_for(RuntimeError(words)) == f" ({told} were asked for in one piece)"
+    wrapped = ValueError("a cell failed")
+    wrapped.__cause__ = RuntimeError(words)
+    assert estimates.asked_for(wrapped) == estimates.asked_for(RuntimeError(words))
 
 
 def test_images_have_filters_to_lower():
-    setup = assemble(Settings(tasks="omniglot", method="gem-bml+", filters=32, meta_batch=16, queries=3))
-    assert estimates.knobs(setup) == ["--meta-batch (16)", "--queries (3)", "--filters (32)"]
+    settings = Settings(tasks="omniglot", method="gem-bml+", filters=32, meta_batch=16, queries=3, shots=5)
+    named = lambda **changes: estimates.knobs(assemble(dataclasses.replace(settings, **changes)))
+    assert named() == ["--meta-batch (16)", "--queries (3)", "--shots (5)", "--ways (5)", "--filters (32)"]
+    assert named(shots=1)[2:] == ["--ways (5)", "--filters (32)"]  # which cannot be fewer
+    more = named(filters=None, train_ways=20, train_shots=2)
+    assert more[2:] == ["--train-shots (2)", "--train-ways (20)", "--filters"]
+
+
+@pytest.mark.parametrize(
+    ("backend", "tasks", "precision", "named"),
+    [
+        ("gpu", "omniglot", None, True), ("gpu", "omniglot", "float32", True), ("gpu", "omniglot", "bf16", False),
+        ("cpu", "omniglot", None, False), ("gpu", "sinusoid", None, False),
+    ],
+)  # fmt: skip
+def test_cards_have_a_shorter_precision(monkeypatch, backend, tasks, precision, named):
+    setup = assemble(Settings(tasks=tasks, method="gem-bml+", precision=precision))
+    monkeypatch.setattr(jax, "default_backend", lambda: backend)
+    assert estimates.less(setup).endswith(", or take --precision bf16") is named
+    assert ("--precision" in estimates.less(setup)) is named
 
 
 @pytest.mark.parametrize(

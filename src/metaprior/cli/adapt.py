@@ -4,18 +4,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import tyro
 from jaxtyping import Float
 
-from metaprior import figures, learned, runs
+from metaprior import estimates, figures, learned, runs
 from metaprior.cli import act, console, exhausted, label, outputs
 from metaprior.cli.arguments import parse
 from metaprior.cli.points import read_columns
+from metaprior.data.folders import class_folders
 from metaprior.labelled import BATCH as TOGETHER
 from metaprior.policies import is_policy
+from metaprior.settings import Setup, assemble, from_dict
 from metaprior.tasks import IMAGE_SETS
 from metaprior.training import TEST_STEPS
+from metaprior.types import Data
 
 HELP = """Adapt a learned prior to a few examples, and predict: curves with bands, pictures with probabilities.
 
@@ -81,7 +86,9 @@ def run(argv: list[str]) -> int:
     learned.require_run(asked.run)
     images = runs.open_run(asked.run).settings.get("tasks") in IMAGE_SETS
     _refuse_foreign_flags(asked, images=images)
-    with exhausted.explained(lambda: less(asked, images=images)):
+    find = lambda: of_pictures(asked) if images else of_points(asked)
+    needed = lambda: estimates.told("adapting and predicting at the least", find)
+    with exhausted.explained(lambda: less(asked, images=images), needed):
         if images:
             options = {"steps": asked.steps, "invert": asked.invert, "transductive": asked.transductive}
             label.run(asked.run, asked.support, asked.at, asked.out, **options)
@@ -97,6 +104,34 @@ def less(asked: Adapt, *, images: bool) -> str:
     if asked.transductive:
         return f"leave out --transductive, give fewer pictures with --at, or fewer of each class in {asked.support}"
     return f"give fewer pictures of each class in {asked.support}, or with --at ({TOGETHER} are labelled at a time)"
+
+
+def of_points(asked: Adapt) -> estimates.Memory:
+    """Bytes of adapting to a file of points, and of predicting as many inputs as are predicted at a time.
+
+    Predictions of curves are not compiled as a whole, and take some times as much.
+    """
+    count = read_columns(asked.support, (asked.x_column,))[0].size
+    inputs = GRID if asked.at is None else min(BATCH, inputs_at(asked.at, asked.x_column).size)
+    points = lambda: Data(jnp.zeros((count, 1)), jnp.zeros((count, 1)))
+    support, x = jax.eval_shape(lambda: (points(), jnp.zeros((inputs, 1))))
+    return estimates.of_adaptation(_setup(asked), support, x, steps=asked.steps)
+
+
+def of_pictures(asked: Adapt) -> estimates.Memory:
+    """Bytes of adapting to a folder of pictures, and of labelling as many as are labelled at a time."""
+    setup, folders = _setup(asked, inductive=not asked.transductive), class_folders(asked.support)
+    count, new = sum(len(label.pictures(folder)) for folder in folders), len(label.pictures(Path(asked.at or "")))
+    together = new if asked.transductive else min(new, TOGETHER)
+    exact = setup.learner.cell.family.name == "last-layer"  # whose targets are a row of numbers for each picture
+    seen = lambda rows: jnp.zeros((rows, *(setup.tasks.shape or ())))
+    classes = lambda: jnp.zeros((count, len(folders))) if exact else jnp.zeros(count, int)
+    support, x = jax.eval_shape(lambda: (Data(seen(count), classes()), seen(together)))
+    return estimates.of_adaptation(setup, support, x, steps=asked.steps, classes=len(folders))
+
+
+def _setup(asked: Adapt, *, inductive: bool = False) -> Setup:
+    return assemble(from_dict(dict(runs.open_run(asked.run).settings)), inductive=inductive)
 
 
 def _acts(argv: list[str]) -> bool:

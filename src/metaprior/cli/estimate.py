@@ -25,7 +25,7 @@ def estimated(setup: Setup, *, done: int) -> Table:
         f"({found.seconds_to_compile:.0f} s to compile), {'looks at returns' if setup.rl else 'calibration'} not counted",
     }
     if memory.device is not None and memory.total > memory.device:
-        rows["too much"] = f"lower {', '.join(estimates.knobs(setup))}"
+        rows["too much"] = estimates.less(setup)
     grid = Table.grid(padding=(0, 2))
     for word, value in rows.items():
         grid.add_row(word, value)

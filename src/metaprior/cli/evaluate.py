@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,12 +12,12 @@ from rich import box
 from rich.console import Group
 from rich.table import Table
 
-from metaprior import evaluation, learned, policies, training
+from metaprior import estimates, evaluation, learned, policies, runs, training
 from metaprior.checkpoints import write_atomically
 from metaprior.cli import console, exhausted, returns
 from metaprior.cli.arguments import parse
-from metaprior.settings import Settings, assemble
-from metaprior.tasks import Tasks
+from metaprior.settings import Settings, Setup, assemble
+from metaprior.tasks import IMAGE_SETS, Tasks
 from metaprior.tasks.image_sets import EVAL_QUERIES
 from metaprior.training import Trained
 
@@ -80,21 +81,32 @@ def run(argv: list[str]) -> int:
         return _of_policy(parse(Evaluate, argv, prog="metaprior evaluate", help=HELP, default=usual))
     if asked.rollouts is not None:
         raise ValueError(f"--rollouts is for priors over policies, and {asked.run} is none: leave it out")
-    with console.waiting(f"evaluating on {asked.tasks_count} unseen tasks"), exhausted.explained(lambda: less(asked)):
+    images = runs.open_run(asked.run).settings.get("tasks") in IMAGE_SETS
+    fewer = lambda: less(asked, images=images)
+    with console.waiting(f"evaluating on {asked.tasks_count} unseen tasks"), exhausted.explained(fewer):
         trained = opened(asked)
-        result = scores(trained, steps=asked.steps, tasks_count=asked.tasks_count)
+        with explained(asked, trained.setup, steps=asked.steps, tasks_count=asked.tasks_count):
+            result = scores(trained, steps=asked.steps, tasks_count=asked.tasks_count)
     if trained.setup.tasks.shape is not None:
         result |= {"queries": asked.queries or EVAL_QUERIES, "inductive": asked.inductive, "views": asked.views}
     _tell(asked, result, table(result, SHOWN), trained.notes)
     return 0
 
 
-def less(asked: Evaluate) -> str:
+def explained(asked: Evaluate, setup: Setup, *, steps: int, tasks_count: int) -> AbstractContextManager[None]:
+    """Of what is assembled: bytes too, where memory is short."""
+    find = lambda: estimates.of_evaluation(setup, steps=steps, num_tasks=tasks_count)
+    fewer = lambda: less(asked, images=setup.tasks.shape is not None)
+    return exhausted.explained(fewer, lambda: estimates.told("the program that judges tasks", find))
+
+
+def less(asked: Evaluate, *, images: bool) -> str:
     """What to turn down where memory is short."""
-    queries = "" if asked.queries is None else f" ({asked.queries})"
+    given = {"--queries": asked.queries, "--shots": asked.shots} | ({"--ways": asked.ways} if images else {})
+    sizes = (flag if value is None else f"{flag} ({value})" for flag, value in given.items())
     tasks = f"--tasks-count ({asked.tasks_count}, of which up to {evaluation.TOGETHER} are judged at a time)"
     views = "leave out --views, " if asked.views else ""
-    return f"{views}lower --queries{queries}, --steps ({asked.steps}) or {tasks}"
+    return f"{views}lower {', '.join(sizes)}, --steps ({asked.steps}) or {tasks}"
 
 
 def _of_policy(asked: Evaluate) -> int:
@@ -133,7 +145,9 @@ def opened(asked: Evaluate) -> Trained:
     if asked.inductive and setup.model.inductive is None:
         raise ValueError("--inductive is for networks with batch statistics: this run has none, leave it out")
     steps = max(asked.steps, training.TEST_STEPS)
-    return Trained(setup, state, evaluation.calibrate_steps(setup, state, steps=steps), notes)
+    with explained(asked, setup, steps=steps, tasks_count=evaluation.TOGETHER):
+        calibration = evaluation.calibrate_steps(setup, state, steps=steps)
+    return Trained(setup, state, calibration, notes)
 
 
 def _asked_with(settings: Settings, tasks: Tasks, *, ways: int | None, shots: int | None) -> Settings:

@@ -4,7 +4,9 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-OF_TRAINING = "lower --meta-batch, --queries, --hidden, --filters or --steps"
+OF_TRAINING = (
+    "lower --meta-batch, --queries, --shots, --ways, --hidden, --filters or --steps, or on a card take --precision bf16"
+)
 # The first words of a command -> its flags that memory depends on. Commands that know more say more themselves.
 KNOBS = {
     "train": OF_TRAINING,
@@ -30,19 +32,24 @@ def of_command(argv: list[str]) -> str:
 
 
 @contextmanager
-def explained(advice: Callable[[], str]) -> Iterator[None]:
-    """Turns XLA's word for exhausted memory into ours, with what to turn down; other errors are left alone."""
+def explained(advice: Callable[[], str], needed: Callable[[], str] = lambda: "") -> Iterator[None]:
+    """Turns XLA's word for exhausted memory into ours, with bytes and what to turn down; other errors are left alone.
+
+    Args:
+        advice: says what to turn down.
+        needed: says in brackets what was needed (`estimates.told`). Where it says nothing, what XLA asked for at last is told.
+    """
     try:
         yield
     except Exception as error:
         if "jax" not in sys.modules:  # it takes long to load, and nothing can have come from it
             raise
-        from metaprior.estimates import OutOfMemory, exhausted
+        from metaprior.estimates import OutOfMemory, asked_for, exhausted
 
         # What went wrong in a process that measured for this one is the cause of what is said here.
         if isinstance(error, OutOfMemory) or not (exhausted(error) or exhausted(error.__cause__)):
             raise
-        raise OutOfMemory(f"out of memory: {advice()}, or {elsewhere()}") from error
+        raise OutOfMemory(f"out of memory{needed() or asked_for(error)}: {advice()}, or {elsewhere()}") from error
 
 
 def elsewhere() -> str:
