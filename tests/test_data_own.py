@@ -1,5 +1,6 @@
 """A folder of one's own classes as a data set: how it is split, and a prior learned from it on the command line."""
 
+import json
 import shutil
 from pathlib import Path
 
@@ -126,9 +127,11 @@ def test_a_prior_is_learned_from_a_folder_on_the_command_line(folder, run, tmp_p
     adapt = ["adapt", learned, str(folder), "--at", str(folder / "kind00"), "--out", str(tmp_path / "labelled")]
     assert main(adapt) == 0 and (tmp_path / "labelled" / "predictions.csv").exists()
     evaluate = ["evaluate", learned, "--tasks-count", "2", "--steps", "1"]
-    assert main(evaluate) == 2  # asks for fifteen queries, where training has made do with three
-    assert "a task needs 16 of each class: lower --queries (of metaprior evaluate), or add" in capsys.readouterr().err
-    assert main([*evaluate, "--queries", "3"]) == 0
+    capsys.readouterr()
+    assert main([*evaluate, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["queries"] == 3, "as many as there are beside the shot, as in training"
+    assert main([*evaluate, "--queries", "4"]) == 2
+    assert "a task needs 5 of each class: lower --queries (of metaprior evaluate), or add" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("classes", "ways"), [(29, 5), (10, 2)])

@@ -18,7 +18,6 @@ from metaprior.cli import console, exhausted, returns
 from metaprior.cli.arguments import parse
 from metaprior.settings import Settings, Setup, assemble
 from metaprior.tasks import IMAGE_SETS, Tasks
-from metaprior.tasks.image_sets import EVAL_QUERIES
 from metaprior.training import Trained
 
 HELP = """Judge a learned prior on unseen tasks: adapt to each of them, predict, compare with the truth.
@@ -88,7 +87,7 @@ def run(argv: list[str]) -> int:
         with explained(asked, trained.setup, steps=asked.steps, tasks_count=asked.tasks_count):
             result = scores(trained, steps=asked.steps, tasks_count=asked.tasks_count)
     if trained.setup.tasks.shape is not None:
-        result |= {"queries": asked.queries or EVAL_QUERIES, "inductive": asked.inductive, "views": asked.views}
+        result |= {"queries": trained.setup.tasks.eval_queries, "inductive": asked.inductive, "views": asked.views}
     _tell(asked, result, table(result, SHOWN), trained.notes)
     return 0
 

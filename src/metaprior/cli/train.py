@@ -18,14 +18,13 @@ from metaprior.cli import console, exhausted, job, summary
 from metaprior.cli.arguments import parse
 from metaprior.cli.estimate import estimated
 from metaprior.cli.unused import require_tasks, require_used
-from metaprior.data.own import fewest_kept
 from metaprior.meta import State
 from metaprior.predict import Calibration
 from metaprior.rl import progress
 from metaprior.rl.named import ENVIRONMENTS
 from metaprior.settings import TASK_SETS, WATCH_EVERY, Settings, Setup, as_dict, assemble, from_dict, usual
 from metaprior.tasks import IMAGE_SETS
-from metaprior.tasks.image_sets import EVAL_QUERIES, OWN
+from metaprior.tasks.image_sets import EVAL_QUERIES
 
 HELP = """Learn a prior from many small tasks, into a run folder.
 
@@ -143,14 +142,13 @@ def _run(asked: Train, argv: list[str], *, many: bool) -> int:
     if not asked.resume:
         require_used(asked.settings.checked())
     setup = assemble(asked.settings.checked())
-    if (queries := _fewer_queries(setup)) is not None:
-        setup = assemble(setup.settings, eval_queries=queries)
     if setup.tasks.elsewhere:
         setup.tasks.pool("train")  # says so, before there is a folder
     if setup.tasks.shape is not None:
         with console.waiting("reading images"):
             for split in ("train", "validation", "test"):  # too few to be judged by is said now, not after hours
                 setup.tasks.pool(split)
+        _tell_fewer_queries(setup)
     if asked.estimate:
         if mesh is not None:
             raise ValueError("--estimate is for one device: leave out --devices and --coordinator")
@@ -170,20 +168,13 @@ def _run(asked: Train, argv: list[str], *, many: bool) -> int:
     return 0
 
 
-def _fewer_queries(setup: Setup) -> int | None:
-    """Query images of each class to calibrate on, where a folder of one's own has not as many as usual; with a note."""
-    if setup.settings.tasks != OWN or setup.settings.data_dir is None:
-        return None
-    found = fewest_kept(setup.settings.data_dir)
-    queries = max(found - setup.tasks.shots, 1)
-    if queries >= EVAL_QUERIES:
-        return None
-    if found > setup.tasks.shots and processes.first():
+def _tell_fewer_queries(setup: Setup) -> None:
+    """Where a folder of one's own has not as many pictures as are usually asked."""
+    if (queries := setup.tasks.eval_queries) is not None and queries < EVAL_QUERIES and processes.first():
         console.note(
-            f"a class kept for validation or testing has {found} pictures: probabilities are calibrated on {queries} images "
-            f"of each class instead of {EVAL_QUERIES}; metaprior evaluate --queries {queries} judges with as many"
+            f"a class kept for validation or testing has {queries + setup.tasks.shots} pictures: probabilities are calibrated "
+            f"on {queries} images of each class instead of {EVAL_QUERIES}, and judged so by metaprior evaluate"
         )
-    return queries
 
 
 def _mesh(devices: str | None, *, many: bool) -> Mesh | None:

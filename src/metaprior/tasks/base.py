@@ -29,6 +29,7 @@ class Tasks(NamedTuple):
     outputs: int = 1  # numbers per point, or classes
     shots: int = 10  # support points, or support points of each class
     queries: int = 10
+    eval_queries: int | None = None  # query images of each class in `evaluation`, where inputs are images
     shape: tuple[int, int, int] | None = None  # of one input, where inputs are images
     # split ("train", "validation", "test") -> the arrays that draws pick from. They are arguments of compiled programs, never
     # constants inside them, and read from disk when they are first asked for.

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from metaprior import data
+from metaprior.data.own import fewest_kept
 from metaprior.tasks.base import Tasks
 from metaprior.tasks.images import Look, image_tasks
 
@@ -43,7 +44,7 @@ def image_set(
     shots: int = 1,
     train_shots: int | None = None,
     queries: int | None = None,
-    eval_queries: int = EVAL_QUERIES,
+    eval_queries: int | None = None,
     data_dir: Path | str | None = None,
     augmented: bool = False,
 ) -> Tasks:
@@ -56,7 +57,7 @@ def image_set(
         shots: support images of each class.
         train_shots: support images of each class in training, where they are to be more or fewer; None: as many.
         queries: query images of each class in training; None takes the set's own number.
-        eval_queries: query images of each class in evaluation.
+        eval_queries: query images of each class in evaluation; None: `EVAL_QUERIES`, or as many as a folder of one's own has.
         data_dir: where the images are; None looks where METAPRIOR_DATA says.
         augmented: vary images in training: photographs are mirrored and shifted; characters are shifted, turned and stretched a
             little, and classes of them mirrored as a whole.
@@ -73,9 +74,15 @@ def image_set(
         shots=shots,
         train_shots=train_shots,
         queries=known.queries if queries is None else queries,
-        eval_queries=eval_queries,
+        eval_queries=_usual_queries(name, data_dir, shots) if eval_queries is None else eval_queries,
         elsewhere=name == OWN and data_dir is None,
     )
+
+
+def _usual_queries(name: str, folder: Path | str | None, shots: int) -> int:
+    """In evaluation: fewer where a class of one's own that is kept for it has not so many pictures beside the shots."""
+    found = 0 if name != OWN or folder is None else fewest_kept(folder)
+    return min(EVAL_QUERIES, max(found - shots, 1)) if found else EVAL_QUERIES
 
 
 def _own(known: Known, folder: Path | str | None) -> data.ImageSet:

@@ -115,6 +115,7 @@ def image_tasks(
         train_ways=train_ways,
         shots=shots,
         queries=queries,
+        eval_queries=eval_queries,
         shape=shape,
         pool=pool,
         classes=lambda split: getattr(image_set(), split).classes,
