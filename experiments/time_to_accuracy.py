@@ -129,7 +129,7 @@ def figure(results: study.Results) -> Figure:
         axis.set_major_formatter(lambda value, _: f"{value:g}")
         axis.set_minor_formatter(lambda value, _: f"{value:g}" if f"{value:e}"[0] in "25" else "")
     axes.grid(color="0.92")
-    drawn.legend(loc="outside center right", frameon=False, fontsize="small")  # curves leave no corner free
+    drawn.legend(loc="outside right center", frameon=False, fontsize="small")  # curves leave no corner free
     axes.spines[["top", "right"]].set_visible(False)
     drawn.suptitle(
         f"{results['settings']['tasks']} {results['settings']['setting']}: error against time; line: {goal:g} %"

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -138,7 +139,7 @@ def test_judging_images_has_them_at_hand():
 
 def test_adapting_keeps_the_covariances_of_the_support(setup):
     """Conditioning on n points takes n × n numbers, more than all else here, and their factors."""
-    column = lambda rows: jax.ShapeDtypeStruct((rows, 1), float)
+    column: Any = lambda rows: jax.ShapeDtypeStruct((rows, 1), float)
     bytes_of = lambda rows: (
         estimates.of_adaptation(setup, Data(column(rows), column(rows)), column(3), steps=1).temporaries
     )
