@@ -190,7 +190,8 @@ def protocols_of(settings: Settings, cell: study.Cell) -> tuple[str, ...]:
     setting, kind, _ = cell
     literal_photographs = kind == "paper" and settings.tasks == "miniimagenet"  # others cost more than their training
     explains = kind in (PRINTED_ONCE, AUTHORS_SHORT)  # another number, and is none of its own
-    dear = kind in (DEEP, ONE_IMAGE)  # forward passes, or asking where there is nothing to train
+    # Forward passes, or asking where there is nothing to train.
+    dear = kind in (DEEP, ONE_IMAGE) or (kind == SOLVED and settings.tasks == "miniimagenet")
     if explains or literal_photographs or dear:
         return tuple(name for name in settings.protocols if name == "paper")
     if not _is_printed(settings, setting):  # nothing to be set beside it

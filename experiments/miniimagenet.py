@@ -12,7 +12,8 @@ FULL = Settings(
     aside=(
         ("trained 20-way", ("gem-bml+last-layer",)), ("plain", ("gem-bml+last-layer",)),
         (few_shot.DEEP, ("gem-bml+last-layer", "maml")), ("authors", ("fomaml", "reptile")),
-        (few_shot.AUTHORS_SHORT, ("reptile",)), (few_shot.ONE_IMAGE, ("5w5s/gem-bml+last-layer", "5w5s/maml")),
+        (few_shot.AUTHORS_SHORT, ("reptile",)), (few_shot.SOLVED, ("5w5s/imaml",)),
+        (few_shot.ONE_IMAGE, ("5w5s/gem-bml+last-layer", "5w5s/maml")),
     ),
     shortened=(
         ("*/authors/fomaml", 10_000), ("*/authors/reptile", 20_000), (f"*/{few_shot.AUTHORS_SHORT}/*", 600),
