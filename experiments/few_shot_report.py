@@ -179,6 +179,6 @@ def _unsearched(results: study.Results) -> list[str]:
     for name in dict.fromkeys(name.split("/")[2] for name in results["curves"] if name.split("/")[1] == "best"):
         try:
             image_search.best(tasks, setting, name)
-        except (ValueError, FileNotFoundError):
+        except ValueError:
             missing.append(name)
     return [f"Rates not searched on these images, but places to start from: {', '.join(missing)}."] if missing else []

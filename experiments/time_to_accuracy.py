@@ -148,7 +148,7 @@ def remarks(results: study.Results) -> list[str]:
     if stopped := [f"{name} {count:,}" for name, count in done.items() if count < settings["iterations"]]:
         sentences.append(
             f"Stopped by the clock after {settings['seconds']:g} s, before the last of {settings['iterations']:,} iterations, "
-            f"with meta-rates that had not decayed yet: {', '.join(stopped)}."
+            f"with meta-rates that had not decayed to the end: {', '.join(stopped)}."
         )
     slowest = {name: _slowest(curve["seconds"]) for name, curve in curves.items()}
     if late := [f"{name} ({factor:.1f} times)" for name, factor in slowest.items() if factor > DISTURBED]:

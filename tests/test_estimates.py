@@ -272,6 +272,13 @@ def test_images_have_filters_to_lower():
     assert more[2:] == ["--train-shots (2)", "--train-ways (20)", "--filters"]
 
 
+def test_processors_save_no_memory_by_a_shorter_precision():
+    """So that it is named on cards alone; in single precision, as users compute."""
+    with jax.enable_x64(False):
+        needs = lambda precision: estimates.memory(tiny_photos.setup(method="maml", precision=precision)).total
+        assert needs("bf16") == pytest.approx(needs("float32"), rel=0.1)
+
+
 @pytest.mark.parametrize(
     ("backend", "tasks", "precision", "named"),
     [

@@ -97,7 +97,7 @@ def memory(setup: Setup) -> Memory:
 
 
 def of_evaluation(setup: Setup, *, steps: int, num_tasks: int) -> Memory:
-    """Bytes of the program that judges unseen tasks after 0, 1, …, `steps` steps. Calibration needs as many, within a few %."""
+    """Bytes of the program that judges unseen tasks after 0, 1, …, `steps` steps; calibration asks as many at a time."""
     pool = setup.tasks.pool("test")
 
     def judge(state, calibration, *pool):
@@ -215,9 +215,8 @@ def _sizes(setup: Setup) -> Iterator[str]:
 
 def keeps_steps(method: Method) -> bool:
     """Whether the meta-gradient goes back through inner steps, all of which then lie in memory."""
-    held = method.row == "gem" and method.column != "conditional"
     short = method.inference in ("implicit", "conjugate") or bool(method.options.get("first_order"))
-    return not held and not short and method.steps[0] > 0
+    return not method.held and not short and method.steps[0] > 0
 
 
 def size(count: int) -> str:

@@ -46,6 +46,11 @@ class Method(NamedTuple):
     meta_rate: Scalar = 4e-3
     meta_batch: int = 5
 
+    @property
+    def held(self) -> bool:
+        """Whether posteriors are held fixed in the meta-gradient: Gradient-EM, unless q2 is conditional on q1."""
+        return self.row == "gem" and self.column != "conditional"
+
 
 OPTIMIZERS = ("sgd", "adam", "shared-adam")
 FAMILIES = ("delta", "mean-field", "full", "particles", "last-layer")
@@ -181,7 +186,7 @@ def _validate_second(method: Method) -> None:
     require_known("inference of the second stage", second.get("inference", ""), INFERENCES)
     if method.posterior not in INFERENCES[second["inference"]].families:
         raise ValueError(f"{second['inference']} cannot infer a {method.posterior} posterior in the second stage")
-    if method.second_stage == "none" or method.row != "gem" or method.column == "conditional":
+    if method.second_stage == "none" or not method.held:
         raise ValueError(
             "another inference in the second stage needs one whose posteriors are held fixed: choose row 'gem' with column "
             "'joint' or 'difference', and a second stage"
@@ -197,8 +202,7 @@ def _validate_steps(method: Method) -> None:
             f"{method.inference} inference takes steps of its own, not those of {method.optimizer}: "
             "leave the inner optimiser at 'sgd', or use gradient inference"
         )
-    differentiated = method.row != "gem" or method.column == "conditional"
-    if method.inference == "trpo" and differentiated and method.steps[0] and not method.options.get("first_order"):
+    if method.inference == "trpo" and not method.held and method.steps[0] and not method.options.get("first_order"):
         raise ValueError(
             "steps of trpo are not differentiated: use gradient inference, set options={'first_order': True} to hold them fixed, "
             "or choose row 'gem' with column 'joint' or 'difference'"

@@ -294,8 +294,7 @@ def _characters(shape: tuple[int, int, int]) -> bool:
 
 def differentiated_once(method: methods.Method) -> bool:
     """Whether nothing takes second derivatives of the network: what Gradient-EM is for."""
-    held = method.row == "gem" and method.column != "conditional"  # conditional on q1, which then is differentiated
-    return held and method.inference in ("gradient", "preconditioned", "conjugate")
+    return method.held and method.inference in ("gradient", "preconditioned", "conjugate")
 
 
 def network(settings: Settings, tasks: Tasks, *, exact_head: bool, once: bool = False) -> Model:

@@ -14,7 +14,7 @@ from metaprior import estimates, figures, learned, runs
 from metaprior.cli import act, console, exhausted, label, outputs
 from metaprior.cli.arguments import parse
 from metaprior.cli.points import read_columns
-from metaprior.data.folders import class_folders
+from metaprior.data import folders
 from metaprior.labelled import BATCH as TOGETHER
 from metaprior.policies import is_policy
 from metaprior.settings import Setup, assemble, from_dict
@@ -109,7 +109,7 @@ def less(asked: Adapt, *, images: bool) -> str:
 def of_points(asked: Adapt) -> estimates.Memory:
     """Bytes of adapting to a file of points, and of predicting as many inputs as are predicted at a time.
 
-    Predictions of curves are not compiled as a whole, and take some times as much.
+    At the least: predictions of curves are not compiled as a whole.
     """
     count = read_columns(asked.support, (asked.x_column,))[0].size
     inputs = GRID if asked.at is None else min(BATCH, inputs_at(asked.at, asked.x_column).size)
@@ -120,14 +120,14 @@ def of_points(asked: Adapt) -> estimates.Memory:
 
 def of_pictures(asked: Adapt) -> estimates.Memory:
     """Bytes of adapting to a folder of pictures, and of labelling as many as are labelled at a time."""
-    setup, folders = _setup(asked, inductive=not asked.transductive), class_folders(asked.support)
-    count, new = sum(len(label.pictures(folder)) for folder in folders), len(label.pictures(Path(asked.at or "")))
+    setup, places = _setup(asked, inductive=not asked.transductive), folders.class_folders(asked.support)
+    count, new = sum(len(folders.pictures(place)) for place in places), len(label.pictures(Path(asked.at or "")))
     together = new if asked.transductive else min(new, TOGETHER)
     exact = setup.learner.cell.family.name == "last-layer"  # whose targets are a row of numbers for each picture
     seen = lambda rows: jnp.zeros((rows, *(setup.tasks.shape or ())))
-    classes = lambda: jnp.zeros((count, len(folders))) if exact else jnp.zeros(count, int)
+    classes = lambda: jnp.zeros((count, len(places))) if exact else jnp.zeros(count, int)
     support, x = jax.eval_shape(lambda: (Data(seen(count), classes()), seen(together)))
-    return estimates.of_adaptation(setup, support, x, steps=asked.steps, classes=len(folders))
+    return estimates.of_adaptation(setup, support, x, steps=asked.steps, classes=len(places))
 
 
 def _setup(asked: Adapt, *, inductive: bool = False) -> Setup:

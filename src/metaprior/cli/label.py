@@ -10,6 +10,7 @@ from rich.table import Table
 from metaprior import learned
 from metaprior.cli import console, outputs
 from metaprior.cli.contact_sheet import LIMIT, New, Shown, contact_sheet, likely, percent
+from metaprior.data import folders
 from metaprior.data.folders import READ, UNREAD, folders_of_pictures
 from metaprior.data.problems import first_few
 from metaprior.labelled import Labelled, Labeller
@@ -54,12 +55,11 @@ def pictures(path: Path) -> list[Path]:
         return [path]
     if not path.is_dir():
         raise ValueError(f"there is no picture or folder {path}: check --at")
-    there = [file for file in sorted(path.iterdir()) if file.is_file() and not file.name.startswith(".")]
-    if unread := [file.name for file in there if file.suffix.lower() in UNREAD]:
+    if unread := [file.name for file in folders.pictures(path, UNREAD)]:
         raise ValueError(
             f"{first_few(unread, 3)} in {path} cannot be read: convert them to JPEG or PNG, or leave them out"
         )
-    if files := [file for file in there if file.suffix.lower() in READ]:
+    if files := folders.pictures(path):
         return files
     deeper = next(folders_of_pictures(path), None)
     hint = f"; folders in it do: name one of them, such as {deeper}" if deeper else ", check --at"
